@@ -1,0 +1,80 @@
+"""Media over QUIC Transport, draft-22: sessions, publishers and subscribers for asyncio.
+
+    async with await moqt.connect("moqt://relay.example/") as session:
+        subscription = await session.subscribe((b"films",), b"video")
+        async for item in subscription:
+            ...
+
+Everything an application needs is here and in `moqt.errors` and `moqt.config`.
+"""
+
+from moqt.client import connect
+from moqt.config import Config, SessionConfig, TransportConfig
+from moqt.model import (
+    EndOfRange,
+    FullTrackName,
+    GroupOrder,
+    Location,
+    Object,
+    ObjectHeader,
+    ObjectStatus,
+    RangeKind,
+    TrackNamespace,
+    namespace_matches,
+    printable,
+)
+from moqt.namespaces import NamespaceEvent, NamespacePublication, NamespaceSubscription
+from moqt.protocol.streams import IncomingStream, Receiver, StreamSink
+from moqt.publisher import Publisher
+from moqt.quic.base import Backend, ClientTls, ServerTls
+from moqt.roles import Responder
+from moqt.server import Server, serve
+from moqt.session import Session
+from moqt.subscriber import Fetch, Subscription
+from moqt.track import Payload, Track
+from moqt.url import MoqtUrl, format_authority, parse_url
+from moqt.wire.filters import LocationFilter, RangeFilter
+from moqt.wire.parameters import AuthorizationToken, Parameters
+
+__all__ = [
+    "AuthorizationToken",
+    "Backend",
+    "ClientTls",
+    "Config",
+    "EndOfRange",
+    "Fetch",
+    "FullTrackName",
+    "GroupOrder",
+    "IncomingStream",
+    "Location",
+    "LocationFilter",
+    "MoqtUrl",
+    "NamespaceEvent",
+    "NamespacePublication",
+    "NamespaceSubscription",
+    "Object",
+    "ObjectHeader",
+    "ObjectStatus",
+    "Parameters",
+    "Payload",
+    "Publisher",
+    "RangeFilter",
+    "RangeKind",
+    "Receiver",
+    "Responder",
+    "Server",
+    "ServerTls",
+    "Session",
+    "SessionConfig",
+    "StreamSink",
+    "Subscription",
+    "Track",
+    "TrackNamespace",
+    "TransportConfig",
+    "connect",
+    "format_authority",
+    "namespace_matches",
+    "parse_url",
+    "printable",
+    "serve",
+]

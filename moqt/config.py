@@ -1,0 +1,79 @@
+"""Limits and time-outs, each with its reason. A peer's numbers are checked against these before memory is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportConfig:
+    """What a QUIC backend is set up with. Octets and seconds."""
+
+    datagram_size: int = 1200
+    """UDP payload of a packet. 1200 passes everywhere; a larger value must fit the path's MTU."""
+    idle_timeout: float = 10.0
+    """Silence after which a connection is lost. Short, so that a killed peer is noticed."""
+    keep_alive: float = 3.0
+    """Pings this often when idle keep a quiet live session open within `idle_timeout`."""
+    handshake_timeout: float = 5.0
+    """Nobody listening looks like silence; people should not wait for the idle time-out."""
+    max_data: int = 8 * MIB
+    """What the peer may send ahead of what the application consumed, over all streams."""
+    max_stream_data: int = 1 * MIB
+    """The same for one stream; a stream of 64 objects of 32 KiB needs two windows."""
+    max_streams_uni: int = 128
+    """Streams the peer may have open at once. Credit returns as streams close; the backend's cost
+    per packet grows with this number, so it is not simply large."""
+    max_streams_bidi: int = 128
+    """Requests the peer may have open at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionConfig:
+    """Limits of one MOQT session. Octets and seconds."""
+
+    setup_timeout: float = 5.0
+    """From the handshake to the peer's SETUP."""
+    request_timeout: float = 10.0
+    """From a request to its OK or ERROR; a peer may have to ask another one first."""
+    close_timeout: float = 5.0
+    """How long a closing publisher lets subscribers take what they asked for."""
+    publish_done_timeout: float = 2.0
+    """How long data streams may trail their PUBLISH_DONE; a reset can lose a stream's header, so the
+    announced count may never be met."""
+    fill_timeout: float = 10.0
+    """From SUBSCRIBE_OK to the fill stream that must follow it; a reset can lose its header."""
+    max_object_size: int = 64 * MIB
+    """Largest payload accepted where the receiver gives no destination of its own."""
+    max_properties_size: int = 64 * KIB
+    """Properties of one Object."""
+    max_requests: int = 1024
+    """Requests of the peer that live at once, as a bound on state besides QUIC's stream credit."""
+    max_fetches: int = 256
+    """Fetches and fills of one peer served at once; more are refused with EXCESSIVE_LOAD."""
+    max_buffered_unknown: int = 1 * MIB
+    """Data of streams whose Track Alias or Request ID is not known yet, over the session."""
+    max_unknown_streams: int = 64
+    """How many such streams are kept; they overtake SUBSCRIBE_OK by a round trip at the most."""
+    max_filter_ranges: int = 64
+    """MAX_FILTER_RANGES offered to the peer."""
+    max_request_updates: int = 16
+    """MAX_REQUEST_UPDATES offered to the peer."""
+    auth_token_cache: int = 0
+    """MAX_AUTH_TOKEN_CACHE_SIZE offered to the peer; 0 allows no aliases."""
+    watermark: int = 256 * KIB
+    """Octets the transport holds unsent before the scheduler waits. Less keeps priorities sharper,
+    more keeps a fast path busy."""
+    quantum: int = 64 * KIB
+    """Octets one of several equal requests sends before the next has its turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that can be set on a session."""
+
+    session: SessionConfig = SessionConfig()
+    transport: TransportConfig = TransportConfig()

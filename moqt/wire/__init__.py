@@ -1,0 +1,1 @@
+"""MOQT draft-22 on the wire: octets to values and back, without I/O."""
