@@ -1,0 +1,1 @@
+"""The MOQT session without I/O: what may happen, and what happened."""

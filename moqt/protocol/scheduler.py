@@ -1,0 +1,251 @@
+"""Which stream's octets go to the transport next (draft-22 section 7.1).
+
+A QUIC library sends what it holds in an order of its own. So it is given little: while it holds less than a
+watermark of unsent octets, the scheduler pulls more from the stream that is most urgent at this moment. Content is
+pulled, not pushed: nothing is read or framed before it is about to be sent, and nothing queues for a slow peer.
+
+The order: Subscriber Priority; Publisher Priority; within one request its Group Order, fill before live, and the lower
+Subgroup ID. Requests that are equal in the first two take turns of a quantum.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections import deque
+from enum import Enum, auto
+from itertools import count
+from typing import NamedTuple, Protocol, TypeAlias
+
+from moqt.model import GroupOrder
+
+Octets: TypeAlias = bytes | bytearray | memoryview
+
+_SMALLEST_SLICE = 4096
+"""A watermark that is nearly reached does not cut payload into slivers."""
+
+
+class Priority(NamedTuple):
+    """Sorts the streams of one request; smaller is sooner."""
+
+    subscriber: int
+    publisher: int
+    against_order: int
+    """1 on a fill whose Group Order is not its subscription's: live Objects go first."""
+    group: int
+    live: int
+    """0 on a fill, 1 on live streams."""
+    subgroup: int
+
+
+def group_key(group: int, order: GroupOrder) -> int:
+    """A number that is smaller the sooner `group` comes in `order`."""
+    return group if order is GroupOrder.ASCENDING else -group
+
+
+class Supply(Enum):
+    """What `OutgoingStream.refill` found."""
+
+    MORE = auto()
+    """Pieces were put."""
+    WAIT = auto()
+    """Nothing yet; the owner calls `Scheduler.wake` when there is."""
+    END = auto()
+    """Nothing will come any more: FIN."""
+    RESET = auto()
+    """The stream cannot go on: RESET_STREAM with `reset_code`."""
+
+
+class Port(Protocol):
+    """What the scheduler needs of a connection."""
+
+    def open_stream(self, *, bidirectional: bool) -> int | None: ...
+    def send(self, stream_id: int, data: Octets, fin: bool = False) -> None: ...
+    def reset(self, stream_id: int, code: int) -> None: ...
+    def unsent(self) -> int: ...
+
+
+class Flow:
+    """The streams of one request; requests of equal priority take turns."""
+
+    __slots__ = ("heap", "turn")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[Priority, int, OutgoingStream]] = []
+        self.turn = 0
+
+
+class OutgoingStream(ABC):
+    """One unidirectional stream to be. Subclasses override `refill`, and `finished` if they care."""
+
+    __slots__ = (
+        "closed",
+        "flow",
+        "parked",
+        "pieces",
+        "priority",
+        "queued",
+        "reset_code",
+        "stream_id",
+    )
+
+    def __init__(self, flow: Flow, priority: Priority) -> None:
+        self.flow = flow
+        self.priority = priority
+        self.pieces: deque[Octets] = deque()
+        self.stream_id: int | None = None
+        self.queued = False
+        self.parked = False
+        self.closed = False
+        self.reset_code = 0
+
+    @abstractmethod
+    def refill(self) -> Supply:
+        """Puts the next Object's octets into `pieces`, and sets `priority` to what it is sent with."""
+
+    def finished(self) -> None:  # noqa: B027 - few care
+        """FIN or RESET_STREAM was handed to the transport."""
+
+
+class Scheduler:
+    """Feeds one connection."""
+
+    def __init__(self, *, watermark: int, quantum: int) -> None:
+        self.watermark = watermark
+        self._quantum = quantum
+        self._active: set[Flow] = set()
+        self._parked: list[OutgoingStream] = []
+        self._by_id: dict[int, OutgoingStream] = {}
+        self._spare: int | None = None
+        self._sequence = count()
+        self._turns = count(1)
+
+    @property
+    def streams(self) -> int:
+        """Data streams that are open towards the peer."""
+        return len(self._by_id)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits to be pulled."""
+        return not self._active and not self._parked
+
+    def wake(self, stream: OutgoingStream) -> None:
+        """There is something to pull from `stream`: at first, after WAIT, or with a new priority."""
+        if stream.closed or stream.parked:
+            return
+        self._unqueue(stream)
+        stream.queued = True
+        flow = stream.flow
+        heapq.heappush(flow.heap, (stream.priority, next(self._sequence), stream))
+        if flow not in self._active:
+            flow.turn = next(self._turns)
+            self._active.add(flow)
+
+    def _unqueue(self, stream: OutgoingStream) -> None:
+        if not stream.queued:
+            return
+        stream.queued = False
+        flow = stream.flow
+        flow.heap = [entry for entry in flow.heap if entry[2] is not stream]
+        heapq.heapify(flow.heap)
+        if not flow.heap:
+            self._active.discard(flow)
+
+    def reset(self, port: Port, stream: OutgoingStream, code: int) -> None:
+        """Gives a stream up; nothing more is pulled from it."""
+        if stream.closed:
+            return
+        self._unqueue(stream)
+        if stream.parked:
+            self._parked.remove(stream)
+        if stream.stream_id is not None:
+            port.reset(stream.stream_id, code)
+        self._close(stream)
+
+    def stopped(self, port: Port, stream_id: int, code: int) -> None:
+        """The peer sent STOP_SENDING."""
+        stream = self._by_id.get(stream_id)
+        if stream is not None:
+            self.reset(port, stream, code)
+
+    def _close(self, stream: OutgoingStream) -> None:
+        stream.closed = True
+        stream.queued = False
+        stream.pieces.clear()
+        if stream.stream_id is not None:
+            self._by_id.pop(stream.stream_id, None)
+        stream.finished()
+
+    def pump(self, port: Port) -> None:
+        """Hands over until the transport holds a watermark, or nothing is left, or credit is."""
+        if self._parked:
+            self._unpark(port)
+        while self._active and (room := self.watermark - port.unsent()) > 0:
+            flow = min(self._active, key=_urgency)
+            _, _, stream = heapq.heappop(flow.heap)
+            stream.queued = False
+            if not flow.heap:
+                self._active.discard(flow)
+            if stream.stream_id is None and not self._open(port, stream):
+                stream.parked = True
+                self._parked.append(stream)
+                continue
+            more = self._serve(port, stream, min(room, self._quantum))
+            if more:
+                self.wake(stream)
+            flow.turn = next(self._turns)
+
+    def _unpark(self, port: Port) -> None:
+        if self._spare is None:
+            self._spare = port.open_stream(bidirectional=False)
+        if self._spare is not None:
+            parked, self._parked = self._parked, []
+            for stream in parked:
+                stream.parked = False
+                self.wake(stream)
+
+    def _open(self, port: Port, stream: OutgoingStream) -> bool:
+        stream_id = self._spare
+        if stream_id is None:
+            stream_id = port.open_stream(bidirectional=False)
+        if stream_id is None:
+            return False
+        self._spare = None
+        stream.stream_id = stream_id
+        self._by_id[stream_id] = stream
+        return True
+
+    def _serve(self, port: Port, stream: OutgoingStream, budget: int) -> bool:
+        """Feeds up to `budget` octets; whether the stream has more to be pulled now."""
+        assert stream.stream_id is not None
+        served = stream.priority
+        pieces = stream.pieces
+        supply = Supply.MORE if pieces else stream.refill()
+        while supply is Supply.MORE and budget > 0 and stream.priority <= served:
+            piece = pieces[0]
+            room = max(budget, _SMALLEST_SLICE)
+            if len(piece) > room:
+                pieces[0] = memoryview(piece)[room:]
+                piece = memoryview(piece)[:room]
+            else:
+                pieces.popleft()
+            budget -= len(piece)
+            if not pieces:
+                supply = stream.refill()
+            port.send(stream.stream_id, piece, supply is Supply.END)
+            if supply is Supply.END:
+                self._close(stream)
+                return False
+        if supply is Supply.END:
+            port.send(stream.stream_id, b"", True)
+            self._close(stream)
+        elif supply is Supply.RESET:
+            port.reset(stream.stream_id, stream.reset_code)
+            self._close(stream)
+        return supply is Supply.MORE
+
+
+def _urgency(flow: Flow) -> tuple[int, int, int]:
+    head = flow.heap[0][0]
+    return head.subscriber, head.publisher, flow.turn
