@@ -1,0 +1,265 @@
+"""All that this package uses of aioquic 1.7 without it being public, behind names of ours.
+
+`missing` tells what a version of the library lacks; its test fails when that is not nothing. What only makes the
+library faster (`tune`) is left out where it cannot be applied.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.congestion.base import register_congestion_control
+from aioquic.quic.congestion.reno import RenoCongestionControl
+from aioquic.quic.connection import QuicConnection, QuicConnectionError, QuicConnectionState
+from aioquic.quic.crypto import CryptoError  # type: ignore[attr-defined]
+from aioquic.quic.events import ConnectionTerminated
+from aioquic.quic.packet_builder import (
+    QuicPacketBuilder,
+    QuicPacketBuilderStop,
+    QuicSentPacket,
+)
+from aioquic.quic.recovery import QuicPacketPacer, QuicPacketSpace
+from aioquic.quic.stream import FinalSizeError, QuicStream, StreamFinishedError
+from aioquic.tls import Alert
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
+from OpenSSL.crypto import Error as OpenSSLError
+from service_identity import CertificateError, VerificationError
+
+from moqt.config import MIB, TransportConfig
+
+CONGESTION_CONTROL = "reno-capped"
+SMALLEST_DATAGRAM = 1200
+
+LIBRARY_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BufferError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    Alert,
+    CryptoError,
+    FinalSizeError,
+    QuicConnectionError,
+    QuicPacketBuilderStop,
+    StreamFinishedError,
+    CertificateError,
+    InvalidSignature,
+    InvalidTag,
+    OpenSSLError,
+    UnsupportedAlgorithm,
+    VerificationError,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library and those it uses may let out when a peer sends what they did not foresee."""
+
+ATTRIBUTES = (
+    "_close_event",
+    "_local_max_data",
+    "_local_max_streams_bidi",
+    "_local_max_streams_uni",
+    "_loss",
+    "_max_datagram_size",
+    "_remote_max_data_used",
+    "_remote_max_streams_bidi",
+    "_remote_max_streams_uni",
+    "_state",
+    "_streams",
+    "_write_connection_limits",
+    "_write_stream_limits",
+)
+LIMIT_ATTRIBUTES = ("sent", "used", "value")
+STREAM_ATTRIBUTES = ("max_stream_data_local", "max_stream_data_local_sent", "receiver", "sender")
+SENDER_ATTRIBUTES = ("_buffer_stop", "highest_offset")
+RECEIVER_ATTRIBUTES = ("highest_offset", "is_finished", "starting_offset")
+PACER_ATTRIBUTES = ("bucket_max", "bucket_time", "packet_time", "update_bucket", "update_rate")
+
+
+class CappedReno(RenoCongestionControl):
+    """Reno with a bounded window: what is in flight costs time for each packet and gains nothing on short
+    paths, and packet numbers of two octets allow 32768 packets."""
+
+    def __init__(self, *, max_datagram_size: int) -> None:
+        super().__init__(max_datagram_size=max_datagram_size)
+        self._cap = MIB if max_datagram_size < 8192 else 2 * MIB
+
+    def on_packet_acked(self, *, now: float, packet: QuicSentPacket) -> None:
+        """Grows the window as Reno does, up to the cap."""
+        super().on_packet_acked(now=now, packet=packet)
+        self.congestion_window = min(self.congestion_window, self._cap)
+
+
+register_congestion_control(CONGESTION_CONTROL, CappedReno)
+
+
+class SoftPacer(QuicPacketPacer):
+    """Paces at 1.25 times cwnd/RTT in bursts of up to 4 ms and asks for no timer finer than 1 ms, the
+    resolution of event loops. The library's pacer spins on such a clock."""
+
+    GAIN = 1.25
+    BURST = 0.004
+    TICK = 0.001
+
+    def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
+        """Sets the time one packet takes and how far the bucket fills."""
+        size = self._max_datagram_size
+        rate = self.GAIN * congestion_window / max(smoothed_rtt, self.TICK)
+        self.packet_time = max(1e-6, min(size / rate, 1.0))
+        self.bucket_max = max(16 * size, min(congestion_window, rate * self.BURST)) / rate
+        self.bucket_time = min(self.bucket_time, self.bucket_max)
+
+    def next_send_time(self, now: float) -> float | None:  # type: ignore[override]
+        """None if a packet may go now."""
+        if self.packet_time is None:
+            return None
+        self.update_bucket(now=now)
+        return now + max(self.packet_time, self.TICK) if self.bucket_time <= 0 else None
+
+
+class CreditConnection(QuicConnection):
+    """A QuicConnection that grants what its application allows.
+
+    MAX_DATA follows what was consumed. MAX_STREAM_DATA follows what arrived in order, so that one stream's gaps
+    hold one window at the most. The library's own rule doubles both for ever.
+    """
+
+    _consumed = 0
+
+    def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
+        limit = self._local_max_data
+        wanted = self._consumed + self._configuration.max_data
+        if wanted - limit.value >= self._quarter_window:
+            limit.value = wanted
+        used, limit.used = limit.used, 0
+        try:
+            super()._write_connection_limits(builder=builder, space=space)
+        finally:
+            limit.used = used
+
+    def _write_stream_limits(
+        self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream
+    ) -> None:
+        receiver = stream.receiver
+        if receiver.is_finished:
+            return
+        window = self._configuration.max_stream_data
+        wanted = receiver.starting_offset() + window
+        if wanted - stream.max_stream_data_local >= max(1, window // 4):
+            stream.max_stream_data_local = wanted
+        if stream.max_stream_data_local_sent == stream.max_stream_data_local:
+            return
+        highest, receiver.highest_offset = receiver.highest_offset, 0
+        try:
+            super()._write_stream_limits(builder=builder, space=space, stream=stream)
+        finally:
+            receiver.highest_offset = highest
+
+    @property
+    def _quarter_window(self) -> int:
+        return max(1, self._configuration.max_data // 4)
+
+    def consume(self, octets: int) -> bool:
+        """Counts octets as used up; True when the peer is due an update."""
+        self._consumed += octets
+        wanted = self._consumed + self._configuration.max_data
+        return bool(wanted - self._local_max_data.value >= self._quarter_window)
+
+    def grant_streams(self, config: TransportConfig) -> None:
+        """Sets how many streams the peer may open; before the handshake only."""
+        for limit, value in (
+            (self._local_max_streams_uni, config.max_streams_uni),
+            (self._local_max_streams_bidi, config.max_streams_bidi),
+        ):
+            limit.value = limit.sent = value
+
+    def tune(self) -> None:
+        """Replaces the pacer."""
+        old = getattr(self._loss, "_pacer", None)
+        if isinstance(old, QuicPacketPacer):
+            self._loss._pacer = SoftPacer(max_datagram_size=self._max_datagram_size)
+
+    def next_stream(self, *, bidirectional: bool) -> int | None:
+        """The next stream's ID, None beyond what the peer allows."""
+        allowed = self._remote_max_streams_bidi if bidirectional else self._remote_max_streams_uni
+        stream_id = self.get_next_available_stream_id(is_unidirectional=not bidirectional)
+        return stream_id if stream_id // 4 < allowed else None
+
+    def sent_octets(self) -> int:
+        """New octets of stream data that went into packets."""
+        return self._remote_max_data_used
+
+    def abandon(self, stream_id: int) -> int:
+        """Octets of a reset stream that will never go into a packet; counted once."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return 0
+        octets = stream.sender._buffer_stop - stream.sender.highest_offset
+        stream.sender._buffer_stop = stream.sender.highest_offset
+        return octets
+
+    def undelivered(self, stream_id: int) -> int:
+        """Octets that count against MAX_DATA though a reset keeps them from the application."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return 0
+        return stream.receiver.highest_offset - stream.receiver.starting_offset()
+
+    def is_receiving(self, stream_id: int) -> bool:
+        """Whether more may come on this stream."""
+        stream = self._streams.get(stream_id)
+        return stream is not None and not stream.receiver.is_finished
+
+    def shrink_datagrams(self) -> bool:
+        """Falls back to the smallest datagrams, which every path carries; False if they are that."""
+        if self._max_datagram_size <= SMALLEST_DATAGRAM:
+            return False
+        self._max_datagram_size = SMALLEST_DATAGRAM
+        return True
+
+    @property
+    def close_event(self) -> ConnectionTerminated | None:
+        """Why the connection is ending, long before the library's own event says so."""
+        return self._close_event
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it was the peer that closed."""
+        return self._state is QuicConnectionState.DRAINING
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no packet was understood yet."""
+        return self._state is QuicConnectionState.FIRSTFLIGHT
+
+
+@cache
+def missing() -> tuple[str, ...]:
+    """Names of what this version of the library should have and lacks."""
+    return lacking(QuicConnection(configuration=QuicConfiguration()))
+
+
+def lacking(quic: QuicConnection) -> tuple[str, ...]:
+    """Names of what `quic` should have and lacks."""
+    stream = QuicStream(stream_id=0)
+    checks: tuple[tuple[object, str, tuple[str, ...]], ...] = (
+        (quic, "QuicConnection", ATTRIBUTES),
+        (getattr(quic, "_local_max_data", None), "Limit", LIMIT_ATTRIBUTES),
+        (stream, "QuicStream", STREAM_ATTRIBUTES),
+        (stream.sender, "QuicStreamSender", SENDER_ATTRIBUTES),
+        (stream.receiver, "QuicStreamReceiver", RECEIVER_ATTRIBUTES),
+        (getattr(getattr(quic, "_loss", None), "_pacer", None), "_pacer", PACER_ATTRIBUTES),
+    )
+    return tuple(
+        f"{name}.{attribute}"
+        for thing, name, attributes in checks
+        for attribute in attributes
+        if not hasattr(thing, attribute)
+    )

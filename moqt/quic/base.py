@@ -1,0 +1,160 @@
+"""What the rest of the package needs from a QUIC library.
+
+A backend offers `connect` and `listen`. It raises ConnectError and LocalError and nothing of its library's.
+
+A connection calls its handler synchronously, from the event loop, and never from inside a call made to the
+connection, so a handler may send, reset, stop or close at any time without being re-entered. Stream IDs are
+QUIC's own. Every call on a connection that is lost, or that was closed, does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from moqt.config import TransportConfig
+
+Octets: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientTls:
+    """How a client checks its server."""
+
+    ca_file: Path | None = None
+    """PEM file of trusted certificates; None trusts the system's."""
+    server_name: str | None = None
+    """Name the certificate must have; None means the host dialled."""
+    verify: bool = True
+    """False accepts any certificate; the caller restricts that to loopback."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTls:
+    """What a server shows."""
+
+    certificate: Path
+    """PEM chain, leaf first."""
+    private_key: Path = field(repr=False)
+    """PEM, not encrypted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """Why a connection ended."""
+
+    code: int
+    """A MOQT session code if `application`, otherwise a QUIC transport code."""
+    reason: str
+    remote: bool
+    """Whether the peer closed it. An idle time-out and a broken rule of QUIC count as ours."""
+    application: bool
+
+
+class ConnectionHandler(Protocol):
+    """Receives what happens on one connection."""
+
+    def stream_data(self, stream_id: int, data: bytes, fin: bool) -> None:
+        """Octets in order; `fin` with the last, which may be none. What the application has used up
+        or thrown away is reported with `consumed`."""
+
+    def stream_reset(self, stream_id: int, code: int) -> None:
+        """The peer gave up sending on this stream; nothing more comes on it."""
+
+    def stop_sending(self, stream_id: int, code: int) -> None:
+        """The peer does not want this stream. The backend has reset it already, with the same code."""
+
+    def datagram(self, data: bytes) -> None:
+        """One DATAGRAM frame."""
+
+    def writable(self) -> None:
+        """There may be more room below a watermark, more stream credit, or both."""
+
+    def connection_lost(self, lost: ConnectionLost) -> None:
+        """The last call. It comes exactly once, after `close` too."""
+
+
+class Connection(Protocol):
+    """One QUIC connection after its handshake."""
+
+    is_client: bool
+    alpn: str
+
+    def open_stream(self, *, bidirectional: bool) -> int | None:
+        """The next stream's ID; None: the peer gives no credit for one now. The same ID comes back
+        until something was sent on it."""
+
+    def send(self, stream_id: int, data: Octets, fin: bool = False) -> None:
+        """Hands octets over. They are copied before this returns. `flush` puts them on the wire.
+        No effect on streams that are finished, reset or stopped by the peer."""
+
+    def flush(self) -> None:
+        """Sends what is due, soon: calls within one turn of the loop are joined. Only `send` needs it."""
+
+    def unsent(self) -> int:
+        """Octets of stream data handed over that are in no packet yet."""
+
+    def reset(self, stream_id: int, code: int) -> None:
+        """Gives up sending. No effect on streams that are finished."""
+
+    def stop(self, stream_id: int, code: int) -> None:
+        """Asks the peer to give up sending. No `stream_data` follows: what still arrives is dropped and
+        credited here, and the end, even a FIN, is reported as one `stream_reset`. No effect on streams
+        that are finished."""
+
+    def consumed(self, octets: int) -> None:
+        """Returns flow-control credit for octets that `stream_data` delivered."""
+
+    def close(self, code: int, reason: str = "") -> None:
+        """Closes with an application code. What is not acknowledged may be lost."""
+
+    async def wait_closed(self) -> None:
+        """Returns once the connection holds no task, timer or socket any more."""
+
+
+class Listener(Protocol):
+    """A bound socket that accepts connections."""
+
+    address: tuple[str, int]
+    """The bound address; the port is the real one where 0 was asked for."""
+
+    def close(self) -> None:
+        """Stops listening; open connections are closed with NO_ERROR."""
+
+    async def wait_closed(self) -> None:
+        """Returns once the socket is gone."""
+
+
+HandlerFactory: TypeAlias = Callable[[Connection], ConnectionHandler]
+
+
+class Backend(Protocol):
+    """The two ways to get connections."""
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        *,
+        alpn: list[str],
+        tls: ClientTls,
+        config: TransportConfig,
+        handler: HandlerFactory,
+    ) -> Connection:
+        """Dials and completes the handshake; `handler` is called once that is done, before this returns.
+        Raises ConnectError within `handshake_timeout`, LocalError if the CA file cannot be used."""
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        alpn: list[str],
+        tls: ServerTls,
+        config: TransportConfig,
+        handler: HandlerFactory,
+    ) -> Listener:
+        """Binds. `handler` is called for each connection once its handshake is complete.
+        Raises LocalError if the address or the certificate cannot be used."""

@@ -1,0 +1,188 @@
+"""A Track as its Original Publisher keeps it: Objects in order, and who wants to hear of new ones. No I/O.
+
+All Objects of a Group form Subgroup 0. Objects are added in ascending order and never change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from moqt.errors import LocalError, PayloadUnavailable, PublishDoneCode
+from moqt.model import FullTrackName, Location, Properties
+from moqt.wire.properties import PropertyType
+
+DEFAULT_PRIORITY = 128
+
+
+class Payload(Protocol):
+    """Octets that are read when they are about to be sent, maybe more than once."""
+
+    def __len__(self) -> int:
+        """Octets that `read` returns."""
+
+    def read(self) -> bytes | memoryview:
+        """The octets, always the same. Raises PayloadUnavailable, which ends the track."""
+
+
+AnyPayload: TypeAlias = bytes | memoryview | Payload
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An Object of a Group."""
+
+    object_id: int
+    payload: AnyPayload
+    properties: Properties = ()
+
+    def read(self) -> bytes | memoryview:
+        """The payload. Raises PayloadUnavailable."""
+        payload = self.payload
+        if isinstance(payload, bytes | memoryview):
+            return payload
+        octets = payload.read()
+        if len(octets) != len(payload):
+            raise PayloadUnavailable(f"{len(octets)} octets came of {len(payload)} announced")
+        return octets
+
+
+@dataclass(slots=True)
+class Group:
+    """The Objects of one Group so far, by ascending ID."""
+
+    group_id: int
+    priority: int
+    complete: bool = False
+    """Whether it was added as a whole, so that its stream says so in its header."""
+    ended: bool = False
+    objects: list[StoredObject] = field(default_factory=list)
+
+    def index(self, object_id: int) -> int:
+        """The position of the first Object with at least this ID."""
+        return bisect_left(self.objects, object_id, key=lambda stored: stored.object_id)
+
+    @property
+    def end_id(self) -> int:
+        """One more than the last Object's ID."""
+        return self.objects[-1].object_id + 1 if self.objects else 0
+
+
+class TrackListener(Protocol):
+    """Hears of what happens to a track."""
+
+    def object_added(self, group: Group, index: int) -> None: ...
+    def group_ended(self, group: Group) -> None: ...
+    def track_ended(self) -> None: ...
+    def track_failed(self, code: PublishDoneCode, reason: str) -> None: ...
+
+
+class Track:
+    """Objects to publish. `max_cache_duration` in milliseconds is announced to relays."""
+
+    def __init__(
+        self,
+        name: FullTrackName,
+        *,
+        default_priority: int = DEFAULT_PRIORITY,
+        max_cache_duration: int | None = None,
+        properties: Properties = (),
+        object_properties: bool = False,
+    ) -> None:
+        self.name = name
+        self.object_properties = object_properties
+        """Whether Objects may have properties, which costs an octet on each that has none."""
+        self.default_priority = default_priority
+        own: list[tuple[int, int | bytes]] = list(properties)
+        if max_cache_duration is not None:
+            own.append((PropertyType.MAX_CACHE_DURATION, max_cache_duration))
+        if default_priority != DEFAULT_PRIORITY:
+            own.append((PropertyType.DEFAULT_PUBLISHER_PRIORITY, default_priority))
+        self.properties: Properties = tuple(sorted(own, key=lambda pair: pair[0]))
+        self.groups: dict[int, Group] = {}
+        """By ascending Group ID."""
+        self.largest: Location | None = None
+        self.end_location: Location | None = None
+        """Where the End of Track marker stands, once the track has ended."""
+        self.end_priority = default_priority
+        self.failed: tuple[PublishDoneCode, str] | None = None
+        self._listeners: list[TrackListener] = []
+
+    def listen(self, listener: TrackListener) -> None:
+        """Reports to `listener` from now on."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: TrackListener) -> None:
+        """Stops reporting."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+    def add(
+        self,
+        location: Location,
+        payload: AnyPayload,
+        *,
+        priority: int | None = None,
+        properties: Properties = (),
+        last: bool = False,
+    ) -> None:
+        """Publishes an Object. `priority` is that of its Group and counts with the Group's first Object;
+        `last` ends the Group with it. Raises LocalError unless the Location is larger than all before.
+        """
+        self._check_open()
+        if properties and not self.object_properties:
+            raise LocalError("this track was made without object_properties")
+        if self.largest is not None and location <= self.largest:
+            raise LocalError(f"an Object at {location} comes after {self.largest}")
+        group = self.groups.get(location.group)
+        if group is None:
+            wanted = self.default_priority if priority is None else priority
+            group = self.groups[location.group] = Group(location.group, wanted, complete=last)
+        elif group.ended:
+            raise LocalError(f"Group {location.group} has ended")
+        group.objects.append(StoredObject(location.object, payload, properties))
+        group.ended = last
+        self.largest = location
+        for listener in tuple(self._listeners):
+            listener.object_added(group, len(group.objects) - 1)
+
+    def end_group(self, group_id: int) -> None:
+        """No Object follows in this Group."""
+        self._check_open()
+        group = self.groups.get(group_id)
+        if group is None or group.ended:
+            raise LocalError(f"Group {group_id} is not open")
+        group.ended = True
+        for listener in tuple(self._listeners):
+            listener.group_ended(group)
+
+    def end(self, *, priority: int | None = None) -> None:
+        """No Object follows in this track: End of Track at the Group after the last, Object 0."""
+        self._check_open()
+        for group in self.groups.values():
+            if not group.ended:
+                self.end_group(group.group_id)
+        self.end_location = Location(self.largest.group + 1 if self.largest else 0, 0)
+        self.end_priority = self.default_priority if priority is None else priority
+        for listener in tuple(self._listeners):
+            listener.track_ended()
+
+    def fail(self, code: PublishDoneCode, reason: str) -> None:
+        """Ends the track where it stands: open streams are reset, subscriptions end with `code`."""
+        if self.failed is None:
+            self.failed = (code, reason)
+            listeners, self._listeners = self._listeners, []
+            for listener in listeners:
+                listener.track_failed(code, reason)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last Object was published."""
+        return self.end_location is not None
+
+    def _check_open(self) -> None:
+        if self.failed is not None:
+            raise LocalError(f"the track was stopped: {self.failed[1]}")
+        if self.end_location is not None:
+            raise LocalError("the track has ended")

@@ -1,0 +1,48 @@
+"""moqt:// URLs (draft-22 section 2.1)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from moqt.errors import LocalError
+
+DEFAULT_PORT = 443
+
+
+class MoqtUrl(NamedTuple):
+    """Where to connect, and what SETUP says of it."""
+
+    host: str
+    port: int
+    path: str
+    """With the query, as the PATH option carries it."""
+
+    @property
+    def authority(self) -> str:
+        """host:port as the AUTHORITY option carries it; IPv6 in brackets."""
+        return format_authority(self.host, self.port)
+
+    def __str__(self) -> str:
+        return f"moqt://{self.authority}{self.path}"
+
+
+def format_authority(host: str, port: int) -> str:
+    """host:port, IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_url(url: str) -> MoqtUrl:
+    """Takes a URL apart. Raises LocalError that says what is expected."""
+    expected = "expected moqt://host[:port][/path]"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise LocalError(f"{url!r} is no URL ({error}); {expected}") from None
+    if parts.scheme != "moqt" or not parts.hostname:
+        raise LocalError(f"{url!r} is no MOQT URL; {expected}")
+    if parts.username is not None:
+        raise LocalError(f"a MOQT URL has no user; {expected}")
+    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    return MoqtUrl(parts.hostname, DEFAULT_PORT if port is None else port, path)
