@@ -1,0 +1,77 @@
+"""Every error of the package; each says which exit status the command line ends with.
+
+KvcsError                  1  anything else
+├── UsageError             2  a file, flag, key or token list that cannot be used
+├── PublicationNotFound    3  nobody publishes the prefix
+├── Incomplete             4  the deadline passed, the publication vanished, objects are missing
+├── Unauthorised           5  the peer refused access
+├── Conflict               5  signature, key or digest contradict what was received
+│   ├── DigestConflict        a manifest lists another digest than the Object received
+│   └── ManifestError         a manifest that contradicts itself, its predecessor or the namespace
+├── SourceChanged          1  a source file changed while it was published
+├── PublicationStopped     1  the publication was stopped and takes nothing more (G7)
+└── DuplicatePayload       1  a second, different payload for one Location (P5)
+
+Messages are one line: what was expected, what came, what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KvcsError(Exception):
+    """Base of everything this package raises on purpose."""
+
+    exit_status: ClassVar[int] = 1
+    """Exit status of the command line."""
+
+
+class UsageError(KvcsError):
+    """A file, flag, key or token list cannot be used as it is."""
+
+    exit_status = 2
+
+
+class PublicationNotFound(KvcsError):
+    """Nobody publishes the prefix, or a shorter one."""
+
+    exit_status = 3
+
+
+class Incomplete(KvcsError):
+    """The retrieval ended before everything had been received and verified."""
+
+    exit_status = 4
+
+
+class Unauthorised(KvcsError):
+    """The peer refused access to the scope."""
+
+    exit_status = 5
+
+
+class Conflict(KvcsError):
+    """What was received contradicts a signature, a key or a digest."""
+
+    exit_status = 5
+
+
+class DigestConflict(Conflict):
+    """A manifest lists another digest than that of the Object received (M9)."""
+
+
+class ManifestError(Conflict):
+    """A manifest contradicts itself, its predecessor or the namespace; the publication is discarded."""
+
+
+class SourceChanged(KvcsError):
+    """A source file was truncated or changed while it was published."""
+
+
+class PublicationStopped(KvcsError):
+    """The publication was stopped; start a new one, with a new Publication ID (G7)."""
+
+
+class DuplicatePayload(KvcsError):
+    """A second, different payload was given for one Location (P5)."""

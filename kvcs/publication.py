@@ -1,0 +1,196 @@
+"""One production of the KV cache of a prefix: its segments, its manifest, its tracks (draft: Object Model Mapping).
+
+Every Object is immutable once it is published. What turns out to be wrong later stops the whole publication (G7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from kvcs.codecs import codec_value
+from kvcs.errors import PublicationStopped, UsageError
+from kvcs.kvsp.identity import Identity, block_keys_digest
+from kvcs.manifest import Manifest, SegmentEntry
+from kvcs.naming import MANIFEST, DataTrack, PublicationName, new_publication_id
+from kvcs.payload import Component
+from kvcs.segment import Segment
+from moqt import FullTrackName, Location, Publisher, Track
+from moqt.errors import PublishDoneCode
+
+SMALL_MANIFEST = 64 << 10
+"""Octets up to which every completed layer makes a new version (M4); beyond, every eighth does."""
+LAYERS_PER_VERSION = 8
+
+
+class Publication:
+    """A publication; `Publisher.publish` makes one. Segments are added while it runs.
+
+    `components` is "k+v" for two tracks a segment or "kv" for one. `max_cache_duration` is in seconds.
+    """
+
+    def __init__(
+        self,
+        origin: Publisher,
+        identity: Identity,
+        first_blocks: int,
+        *,
+        components: str = "k+v",
+        codec: str = "raw",
+        max_cache_duration: float | None = None,
+        deterministic: bool = False,
+        on_stop: Callable[[Publication], None] = lambda publication: None,
+    ) -> None:
+        if components not in ("k+v", "kv"):
+            raise UsageError(f'components: expected "k+v" or "kv", got {components!r}')
+        if codec_value(codec) is None:
+            raise UsageError(f"codec: {codec!r} is not known here")
+        self.identity = identity
+        self.descriptor = identity.descriptor
+        self.name = PublicationName(
+            identity.scope_id, identity.compat_id, identity.anchor(first_blocks), new_publication_id()
+        )
+        self.segments: list[Segment] = []
+        self.error: Exception | None = None
+        """Why it was stopped."""
+        self.ended = False
+        self._origin = origin
+        self._components = (Component.KV,) if components == "kv" else (Component.K, Component.V)
+        self._codec = codec
+        self._cache = None if max_cache_duration is None else int(max_cache_duration * 1000)
+        self._deterministic = deterministic
+        self._on_stop = on_stop
+        self._manifest_track = origin.add_track(
+            Track(FullTrackName(self.name.namespace, MANIFEST), default_priority=0)
+        )
+        self._version = 0
+        self._unannounced = 0
+        self._large = False
+        self.append(first_blocks)
+        origin.add_namespace(self.name.namespace)
+
+    @property
+    def tracks(self) -> list[Track]:
+        """All of its tracks, the manifest's first."""
+        return [self._manifest_track, *(t for s in self.segments for t in s.tracks.values())]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of all segments."""
+        return sum(segment.blocks for segment in self.segments)
+
+    def extend(self, identity: Identity) -> None:
+        """Continues with a longer token list, whose Block Keys begin with those known so far."""
+        known = self.identity.block_keys
+        if identity.block_keys[: len(known)] != known or identity.compat_id != self.name.compat_id:
+            raise UsageError("tokens: the longer list does not begin with the tokens published so far")
+        self.identity = identity
+
+    def append(self, blocks: int) -> Segment:
+        """Adds a segment of the next `blocks` blocks: one pass of a production (G3)."""
+        self.check_open()
+        if self.ended:
+            raise UsageError("the publication has ended; publish the longer cache as a new one")
+        if blocks < 1 or self.blocks + blocks > len(self.identity.block_keys):
+            raise UsageError(
+                f"blocks: {self.blocks} are published and {len(self.identity.block_keys)} have keys; "
+                f"{blocks} more are not there"
+            )
+        number = len(self.segments)
+        tracks = [DataTrack(component, self._codec, number) for component in self._components]
+        segment = Segment(
+            self,
+            number,
+            self.blocks,
+            blocks,
+            {track: self._open_track(track) for track in tracks},
+            self._layer_complete,
+        )
+        self.segments.append(segment)
+        self._publish_manifest()
+        return segment
+
+    def _open_track(self, track: DataTrack) -> Track:
+        name = FullTrackName(self.name.namespace, track.name)
+        return self._origin.add_track(Track(name, max_cache_duration=self._cache))
+
+    def _layer_complete(self, segment: Segment) -> None:
+        """A layer is published in every track of its segment."""
+        self._unannounced += 1
+        if segment.complete or not self._large or self._unannounced >= LAYERS_PER_VERSION:
+            self._publish_manifest()
+
+    def _publish_manifest(self) -> None:
+        octets = self.manifest().encode()
+        self._large = len(octets) > SMALL_MANIFEST
+        self._unannounced = 0
+        self._manifest_track.add(Location(self._version, 0), octets, priority=0, last=True)
+        self._version += 1
+
+    def manifest(self) -> Manifest:
+        """The manifest as it stands."""
+        return Manifest(
+            compat=dict(self.descriptor.json),
+            layers=self.descriptor.layers,
+            block_tokens=self.descriptor.block_tokens,
+            deterministic=self._deterministic,
+            segments=tuple(self._entry(segment) for segment in self.segments),
+        )
+
+    def _entry(self, segment: Segment) -> SegmentEntry:
+        first = segment.first_block
+        keys = self.identity.block_keys[first : first + segment.blocks]
+        return SegmentEntry(
+            segment=segment.number,
+            first_block=first,
+            blocks=segment.blocks,
+            block_keys_sha256=block_keys_digest(keys),
+            tracks=tuple(track.name.decode("ascii") for track in segment.tracks),
+            complete=segment.complete,
+            object_digests=segment.digests(),
+            block_keys=tuple(keys),
+        )
+
+    # Its end
+
+    def end(self) -> None:
+        """No segment follows. What is published stays available until it is withdrawn."""
+        self.check_open()
+        if self.ended:
+            return
+        unfinished = [str(s.number) for s in self.segments if not s.complete]
+        if unfinished:
+            raise UsageError(f"segments {', '.join(unfinished)} lack layers; put them or withdraw")
+        self.ended = True
+        self._manifest_track.end(priority=0)
+
+    def withdraw(self) -> None:
+        """Takes it back: no new requests; running ones end when what they wait for is sent."""
+        code = PublishDoneCode.TRACK_ENDED if self.ended else PublishDoneCode.GOING_AWAY
+        self._origin.remove_namespace(self.name.namespace)
+        for track in self.tracks:
+            self._origin.remove_track(track, PublishDoneCode.TRACK_ENDED if track.ended else code)
+        if self.error is None:
+            self.error = PublicationStopped("the publication was withdrawn")
+
+    def stop(self, error: Exception) -> None:
+        """Gives it up: an error was found in what is published. Consumers discard what they have (G7)."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._origin.remove_namespace(self.name.namespace)
+        for track in self.tracks:
+            track.fail(PublishDoneCode.INTERNAL_ERROR, "the publication was stopped")
+            self._origin.remove_track(track)
+        self._on_stop(self)
+
+    def stop_soon(self, error: Exception) -> None:
+        """`stop`, from within the sending of one of its Objects."""
+        asyncio.get_running_loop().call_soon(self.stop, error)
+
+    def check_open(self) -> None:
+        """Raises PublicationStopped once it was stopped or withdrawn."""
+        if self.error is not None:
+            raise PublicationStopped(f"the publication takes nothing more: {self.error}")
+
+

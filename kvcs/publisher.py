@@ -1,0 +1,145 @@
+"""The publisher: holds publications, serves them itself, and announces them to relays (P1-P5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+
+from kvcs.errors import UsageError
+from kvcs.formats.base import Source
+from kvcs.kvsp.identity import Identity
+from kvcs.publication import Publication
+from kvcs.relay_link import RelayLink
+from moqt import Backend, ClientTls, Config, Server, ServerTls, serve
+from moqt import Publisher as Origin
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that subscribers get to take what they asked for when a publisher closes."""
+
+
+class Publisher:
+    """Any number of publications, at one or more places. An async context manager that closes everything."""
+
+    def __init__(self, *, config: Config | None = None, backend: Backend | None = None) -> None:
+        self.origin = Origin()
+        self.publications: list[Publication] = []
+        self._config = config or Config()
+        self._backend = backend
+        self._servers: list[Server] = []
+        self._links: list[RelayLink] = []
+
+    async def __aenter__(self) -> Publisher:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def listen(self, host: str, port: int, *, tls: ServerTls) -> Server:
+        """Serves everything that is and will be published to whoever connects."""
+        server = await serve(
+            host, port, self.origin, tls=tls, config=self._config, backend=self._backend
+        )
+        self._servers.append(server)
+        return server
+
+    async def announce(self, url: str, *, tls: ClientTls | None = None) -> RelayLink:
+        """Opens a session with a relay and offers it every publication, present and future (P1).
+
+        A session that is lost is opened again until `close`. Raises moqt.errors.ConnectError when the
+        first attempt fails.
+        """
+        link = RelayLink(url, self.origin, tls=tls, config=self._config, backend=self._backend)
+        await link.open([p.name.namespace for p in self.publications])
+        self._links.append(link)
+        return link
+
+    def publish(
+        self,
+        identity: Identity,
+        blocks: int | None = None,
+        *,
+        components: str = "k+v",
+        codec: str = "raw",
+        max_cache_duration: float | None = None,
+        deterministic: bool = False,
+    ) -> Publication:
+        """A new publication, whose segment 0 has the first `blocks` blocks (all by default).
+
+        Its layers are put with `Segment.put_layer`. `max_cache_duration` in seconds is the retention of the
+        scope (P3). Every call takes a new random Publication ID (N2).
+        """
+        publication = Publication(
+            self.origin,
+            identity,
+            len(identity.block_keys) if blocks is None else blocks,
+            components=components,
+            codec=codec,
+            max_cache_duration=max_cache_duration,
+            deterministic=deterministic,
+            on_stop=self._forget,
+        )
+        self.publications.append(publication)
+        for link in self._links:
+            link.add(publication.name.namespace)
+        return publication
+
+    def withdraw(self, publication: Publication) -> None:
+        """Takes a publication back; what running subscriptions wait for is still sent."""
+        publication.withdraw()
+        self._forget(publication)
+
+    def _forget(self, publication: Publication) -> None:
+        if publication in self.publications:
+            self.publications.remove(publication)
+        for link in self._links:
+            link.remove(publication.name.namespace)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        """GOAWAY, withdraws everything, gives subscribers `timeout` seconds to finish, and closes."""
+        for server in self._servers:
+            server.goaway(timeout=timeout)
+        for publication in tuple(self.publications):
+            self.withdraw(publication)
+        try:
+            async with asyncio.timeout(timeout):
+                await self.origin.wait_idle()
+        except TimeoutError:
+            pass
+        servers, self._servers = self._servers, []
+        links, self._links = self._links, []
+        await asyncio.gather(
+            *(server.close() for server in servers), *(link.close() for link in links)
+        )
+
+
+async def produce(
+    publication: Publication,
+    source: Source,
+    *,
+    rate: float | None = None,
+    on_layer: Callable[[int], None] = lambda layer: None,
+) -> None:
+    """Publishes every layer of `source` in segment 0 and ends the publication; Data is read when it is sent.
+
+    `rate` in layers a second plays a production that takes its time. Raises SourceChanged, or what the
+    publication was stopped with.
+    """
+    segment = publication.segments[0]
+    layers = publication.descriptor.layers
+    if source.layers != layers:
+        raise UsageError(f"the source has {source.layers} layers, the descriptor says {layers}")
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    for layer in range(layers):
+        digests = await asyncio.to_thread(segment.measure, source, layer)
+        if rate is not None:
+            await asyncio.sleep(started + (layer + 1) / rate - loop.time())
+        segment.put_source_layer(layer, source, digests)
+        on_layer(layer)
+    publication.end()

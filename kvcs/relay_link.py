@@ -1,0 +1,126 @@
+"""A session with a relay over which publications are offered with PUBLISH_NAMESPACE (P1)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+
+from moqt import (
+    Backend,
+    ClientTls,
+    Config,
+    NamespacePublication,
+    Responder,
+    Session,
+    TrackNamespace,
+    connect,
+)
+from moqt.errors import MoqtError
+
+RETRY_FIRST = 0.5
+RETRY_MOST = 10.0
+"""Seconds between attempts to get a lost session back; doubled each time."""
+
+_log = logging.getLogger(__name__)
+
+
+class RelayLink:
+    """Offers namespaces to one relay, and opens a new session when one is lost."""
+
+    def __init__(
+        self,
+        url: str,
+        origin: Responder,
+        *,
+        tls: ClientTls | None,
+        config: Config,
+        backend: Backend | None,
+    ) -> None:
+        self.url = url
+        self.error: MoqtError | None = None
+        """What the relay last refused an offer with."""
+        self._origin = origin
+        self._tls = tls
+        self._config = config
+        self._backend = backend
+        self._session: Session | None = None
+        self._offers: dict[TrackNamespace, NamespacePublication | None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, namespaces: Iterable[TrackNamespace]) -> None:
+        """Connects, and offers `namespaces`. Raises ConnectError, or RequestRejected for the first refusal."""
+        self._offers = dict.fromkeys(namespaces)
+        self._session = await self._connect()
+        for namespace in tuple(self._offers):
+            await self._offer(self._session, namespace)
+        self._spawn(self._keep())
+
+    async def _connect(self) -> Session:
+        return await connect(
+            self.url,
+            tls=self._tls,
+            config=self._config,
+            responder=self._origin,
+            backend=self._backend,
+        )
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _offer(self, session: Session, namespace: TrackNamespace) -> None:
+        offer = await session.publish_namespace(namespace)
+        if namespace in self._offers:
+            self._offers[namespace] = offer
+        else:
+            offer.withdraw()
+
+    async def _try_offer(self, namespace: TrackNamespace) -> None:
+        session = self._session
+        if session is None or session.closed is not None:
+            return
+        try:
+            await self._offer(session, namespace)
+        except MoqtError as error:
+            self.error = error
+            _log.warning("%s did not take a publication: %s", self.url, error)
+
+    def add(self, namespace: TrackNamespace) -> None:
+        """Offers one more namespace."""
+        self._offers[namespace] = None
+        self._spawn(self._try_offer(namespace))
+
+    def remove(self, namespace: TrackNamespace) -> None:
+        """Takes an offer back."""
+        offer = self._offers.pop(namespace, None)
+        if offer is not None:
+            offer.withdraw()
+
+    async def _keep(self) -> None:
+        """Gets a lost session back, with all offers."""
+        delay = RETRY_FIRST
+        while True:
+            if self._session is not None:
+                lost = await self._session.wait_closed()
+                _log.warning("the session with %s was lost: %s", self.url, lost)
+                self._session = None
+            await asyncio.sleep(delay)
+            try:
+                self._session = await self._connect()
+            except MoqtError as error:
+                _log.warning("%s cannot be reached: %s", self.url, error)
+                delay = min(delay * 2, RETRY_MOST)
+                continue
+            delay = RETRY_FIRST
+            for namespace in tuple(self._offers):
+                await self._try_offer(namespace)
+
+    async def close(self) -> None:
+        """Ends the session; nothing of it is left."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()

@@ -1,0 +1,68 @@
+"""What a retrieval came to, as people and `--json` see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kvcs.assembly import Gap
+from kvcs.payload import DiscardReason
+
+
+@dataclass(kw_only=True)
+class Report:
+    """The end of a retrieval, or how far it is."""
+
+    status: str = "incomplete"
+    """complete, incomplete, not_found, unauthorised or error."""
+    publication: bytes | None = None
+    source: str | None = None
+    """URL of the peer that it came from."""
+    layers: int = 0
+    """Usable layers."""
+    blocks: int = 0
+    """Blocks of the prompt that were found and asked for."""
+    octets: int = 0
+    """Octets of verified Data."""
+    objects: int = 0
+    """Verified Objects."""
+    discarded: int = 0
+    """Objects that failed a check."""
+    discarded_by_reason: dict[DiscardReason, int] = field(default_factory=dict)
+    duplicates: int = 0
+    recovered: int = 0
+    """Objects that came only when they were asked for again."""
+    seconds: float = 0.0
+    first_layer_seconds: float | None = None
+    missing: list[Gap] = field(default_factory=list)
+    error: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The object that `kvcs subscribe --json` prints."""
+        return {
+            "status": self.status,
+            "publication": self.publication.hex() if self.publication else None,
+            "source": self.source,
+            "layers": self.layers,
+            "blocks": self.blocks,
+            "bytes": self.octets,
+            "objects": self.objects,
+            "discarded": self.discarded,
+            "recovered": self.recovered,
+            "seconds": round(self.seconds, 6),
+            "first_layer_seconds": None
+            if self.first_layer_seconds is None
+            else round(self.first_layer_seconds, 6),
+            "missing": [gap.to_json() for gap in self.missing],
+            "error": self.error,
+        }
+
+
+def describe(gaps: list[Gap], most: int = 4) -> str:
+    """Gaps in one line: track, layer and blocks, the first few spelt out."""
+    shown = [
+        f"{gap.track} layer {gap.layer} blocks "
+        + ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in gap.blocks[:most])
+        for gap in gaps[:most]
+    ]
+    more = len(gaps) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")

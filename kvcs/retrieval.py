@@ -1,0 +1,315 @@
+"""One retrieval: find, read the manifest, get every track, hand over layers in order as they verify (C1-C8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from kvcs.assembly import Assembly
+from kvcs.codecs import codec_names, codec_value
+from kvcs.discovery import Directory, Discovery
+from kvcs.errors import Incomplete, KvcsError, PublicationNotFound, PublicationStopped, Unauthorised
+from kvcs.formats.base import Sink
+from kvcs.kvsp.identity import Identity
+from kvcs.manifest import SegmentEntry
+from kvcs.manifest_watch import ManifestWatch
+from kvcs.naming import DataTrack
+from kvcs.payload import Component, Expectation
+from kvcs.report import Report, describe
+from kvcs.track_retrieval import TrackRetrieval
+from moqt import Session
+from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What to retrieve, and how long to try. Seconds."""
+
+    layers: range | None = None
+    """None retrieves all."""
+    blocks: int | None = None
+    """The first blocks of the prompt; None retrieves all that have a key."""
+    deadline: float | None = None
+    """Bounds the whole retrieval, discovery included."""
+    wait: float = 2.0
+    """How long a publication that is missing, or more segments of one in production, are waited for."""
+    stall: float = 15.0
+    """Ends it when nothing was newly verified for so long."""
+    probe: bool = True
+    """Whether shorter prefixes are asked for as well, which shows a relay where prompts diverge."""
+
+
+STATUSES = {3: "not_found", 4: "incomplete", 5: "unauthorised"}
+"""The report's word for each exit status; all others are "error"."""
+
+
+class Retrieval:
+    """A running retrieval. Iterating yields the layers in order, each as soon as all of it is verified.
+
+    `finish` waits for the end; `cancel` ends it at once. The sink is finished or aborted by whoever made it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        directory: Directory,
+        identity: Identity,
+        sink: Sink,
+        options: Options,
+    ) -> None:
+        descriptor = identity.descriptor
+        self._session = session
+        self._identity = identity
+        self._options = options
+        self._wanted = min(options.blocks or len(identity.block_keys), len(identity.block_keys))
+        layers = range(descriptor.layers) if options.layers is None else options.layers
+        if not layers or layers[-1] >= descriptor.layers or layers.step != 1:
+            raise KvcsError(f"layers must lie within 0-{descriptor.layers - 1}")
+        self.assembly = Assembly(layers, sink, self._layer_complete)
+        self.report = Report(source=session.url or None)
+        self._discovery = Discovery(
+            session, directory, identity, self._wanted, probe=options.probe
+        )
+        self._watch: ManifestWatch | None = None
+        self._tracks: dict[DataTrack, TrackRetrieval] = {}
+        self._tasks: dict[asyncio.Task[None], TrackRetrieval] = {}
+        self._covered = 0
+        self._next_segment = 0
+        self._following = False
+        self._changed = asyncio.Event()
+        self._ready: deque[int] = deque()
+        self._ready_changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._started = self._progressed = self._loop.time()
+        self._task = self._loop.create_task(self._run())
+        self._task.add_done_callback(lambda _: self._ready_changed.set())
+
+    # What the caller sees
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        while True:
+            while self._ready:
+                yield self._ready.popleft()
+            if self._task.done():
+                return
+            self._ready_changed.clear()
+            await self._ready_changed.wait()
+
+    async def finish(self) -> Report:
+        """Waits for the end. Raises Incomplete, PublicationNotFound, Unauthorised, Conflict, or a moqt error;
+        `report` tells how far it came.
+        """
+        await asyncio.wait({self._task})
+        if self._task.cancelled():
+            raise Incomplete("the retrieval was cancelled")
+        self._task.result()
+        return self.report
+
+    async def cancel(self) -> None:
+        """Ends it at once: requests are cancelled, the session stays usable."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    # The work
+
+    async def _run(self) -> None:
+        try:
+            try:
+                async with asyncio.timeout(self._options.deadline):
+                    await self._retrieve()
+            except TimeoutError:
+                raise self._incomplete(
+                    f"the deadline of {self._options.deadline:g} s passed"
+                ) from None
+            self.report.status = "complete"
+        except KvcsError as error:
+            self._note(error)
+            raise
+        except MoqtError as error:
+            self._note(error)
+            raise self._translate(error) from error
+        finally:
+            await self._stop()
+            self._fill_report()
+
+    async def _retrieve(self) -> None:
+        self._watch = await self._discovery.find(self._options.wait)
+        await self._discovery.close(keep=self._watch)
+        self._discovery.on_change = self._changed.set
+        self.report.publication = self._watch.name.publication_id
+        manifest = self._watch.current
+        assert manifest is not None
+        self._following = not all(entry.complete for entry in manifest.segments)
+        self._progressed = self._loop.time()
+        while True:
+            self._take_manifest(self._watch)
+            self._collect_tasks()
+            if self.assembly.complete:
+                return
+            if self.assembly.final and not self._tasks:
+                raise self._incomplete("the publisher has no more to give")
+            await self._wait_for_change()
+
+    def _take_manifest(self, watch: ManifestWatch) -> None:
+        manifest = watch.current
+        assert manifest is not None
+        if manifest is not self.assembly.manifest:
+            self.assembly.update(manifest)
+            self._start_segments(watch)
+            for track, retrieval in self._tracks.items():
+                retrieval.manifest_changed(manifest.segments[track.segment].complete)
+        if watch.error is not None and not self.assembly.complete:
+            raise watch.error
+        if not self.assembly.final and self._is_final(watch):
+            self.report.blocks = self._covered
+            self.assembly.finalise()
+
+    def _start_segments(self, watch: ManifestWatch) -> None:
+        manifest = watch.current
+        assert manifest is not None
+        while self._next_segment < len(manifest.segments) and self._covered < self._wanted:
+            entry = manifest.segments[self._next_segment]
+            blocks = min(watch.matched, self._wanted) - entry.first_block
+            if blocks <= 0:
+                return
+            blocks = min(blocks, entry.blocks)
+            tracks = _select(entry)
+            if tracks is None:
+                raise Incomplete(
+                    f"segment {entry.segment} is offered as {', '.join(entry.tracks) or 'nothing'}; "
+                    f"this version reads {', '.join(codec_names())}"
+                )
+            self._covered += blocks
+            self._next_segment += 1
+            for track in tracks:
+                self._start_track(entry, track, blocks, manifest.layers)
+
+    def _start_track(self, entry: SegmentEntry, track: DataTrack, blocks: int, layers: int) -> None:
+        descriptor = self._identity.descriptor
+        codec = codec_value(track.codec)
+        assert codec is not None
+        expectation = Expectation(
+            component=track.component,
+            codec=codec,
+            first_block=entry.first_block,
+            block_tokens=descriptor.block_tokens,
+            data_length=descriptor.section_size(track.component),
+        )
+        assert self._watch is not None
+        retrieval = TrackRetrieval(
+            self._session,
+            self._watch.name.namespace,
+            self.assembly.add(track, expectation, blocks),
+            blocks=entry.blocks,
+            layers=layers,
+            on_change=self._object_taken,
+        )
+        retrieval.segment_complete = entry.complete
+        self._tracks[track] = retrieval
+        task = self._loop.create_task(retrieval.run(live=not entry.complete))
+        task.add_done_callback(lambda _: self._changed.set())
+        self._tasks[task] = retrieval
+
+    def _is_final(self, watch: ManifestWatch) -> bool:
+        """Whether the set of blocks is settled: all that is wanted, or no segment will follow."""
+        if self._covered >= self._wanted or not self._following or watch.ended:
+            return True
+        manifest = watch.current
+        assert manifest is not None
+        if watch.matched < manifest.blocks:
+            return True
+        all_complete = all(entry.complete for entry in manifest.segments)
+        return all_complete and self._loop.time() >= self._progressed + self._options.wait
+
+    def _object_taken(self) -> None:
+        objects = self.assembly.objects
+        if objects != self.report.objects:
+            self.report.objects = objects
+            self._progressed = self._loop.time()
+        if self.assembly.complete:
+            self._changed.set()
+
+    def _collect_tasks(self) -> None:
+        for task in [task for task in self._tasks if task.done()]:
+            self.report.recovered += self._tasks.pop(task).recovered
+            error = task.exception()
+            if error is None:
+                continue
+            if isinstance(error, PublicationStopped):
+                raise Incomplete(f"{error}; nothing of it may be used") from error
+            raise error
+
+    async def _wait_for_change(self) -> None:
+        """Until something is new, the set of blocks may be settled, or the retrieval has stalled."""
+        now = self._loop.time()
+        limit = self._progressed + self._options.stall
+        if now >= limit:
+            raise self._incomplete(f"nothing was newly verified for {self._options.stall:g} s")
+        if not self.assembly.final:
+            limit = min(limit, max(now + 0.01, self._progressed + self._options.wait))
+        try:
+            async with asyncio.timeout_at(limit):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    def _layer_complete(self, layer: int) -> None:
+        if self.report.first_layer_seconds is None:
+            self.report.first_layer_seconds = self._loop.time() - self._started
+        self._ready.append(layer)
+        self._ready_changed.set()
+
+    def _incomplete(self, reason: str) -> Incomplete | PublicationNotFound:
+        if self._watch is None:
+            return PublicationNotFound(f"{reason} before a publication was found")
+        missing = self.assembly.missing()
+        return Incomplete(f"incomplete: {reason}; missing: {describe(missing) or 'segments'}")
+
+    def _translate(self, error: MoqtError) -> KvcsError | MoqtError:
+        """A peer that is lost or refuses leaves the cache incomplete; nothing else is known of it."""
+        if isinstance(error, RequestRejected) and error.code is RequestErrorCode.UNAUTHORIZED:
+            return Unauthorised(f"the peer refused access: {error}")
+        if self._watch is not None:
+            return self._incomplete(str(error))
+        return error
+
+    def _note(self, error: KvcsError | MoqtError) -> None:
+        exit_status = error.exit_status if isinstance(error, KvcsError) else 1
+        if isinstance(error, MoqtError) and self._watch is not None:
+            exit_status = Incomplete.exit_status
+        self.report.status = STATUSES.get(exit_status, "error")
+        self.report.error = str(error)
+
+    async def _stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._discovery.close()
+
+    def _fill_report(self) -> None:
+        report, assembly = self.report, self.assembly
+        report.seconds = self._loop.time() - self._started
+        report.layers = assembly.layers_usable
+        report.blocks = self._covered
+        report.octets = assembly.octets
+        report.objects = assembly.objects
+        report.discarded_by_reason = dict(assembly.discarded)
+        report.discarded = assembly.discarded.total()
+        report.duplicates = assembly.duplicates
+        report.missing = assembly.missing()
+
+
+def _select(entry: SegmentEntry) -> list[DataTrack] | None:
+    """The k and v tracks of one codec that this side reads, or one kv track (N6); None if there are none."""
+    for codec in codec_names():
+        k, v, kv = (DataTrack(c, codec, entry.segment) for c in (Component.K, Component.V, Component.KV))
+        offered = {name.encode("ascii") for name in entry.tracks}
+        if k.name in offered and v.name in offered:
+            return [k, v]
+        if kv.name in offered:
+            return [kv]
+    return None
