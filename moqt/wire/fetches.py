@@ -15,6 +15,7 @@ from typing import Final
 
 from moqt.errors import ProtocolViolation
 from moqt.model import (
+    MAX_VI64,
     EndOfRange,
     GroupOrder,
     Location,
@@ -85,8 +86,9 @@ class FetchEncoder:
         return encoded
 
     def end_of_range(self, marker: EndOfRange) -> bytes:
-        """A marker."""
+        """A marker. ValueError where its Location does not lie after the prior item's."""
         kind, location = marker
+        self._check_order(location)
         encoded = encode_vi64(kind) + encode_vi64(location.group) + encode_vi64(location.object)
         self._prior = location
         return encoded
@@ -94,19 +96,28 @@ class FetchEncoder:
     def _deltas(self, location: Location) -> tuple[int, bytes, bytes]:
         prior = self._prior
         group, object_id = location
+        self._check_order(location)
         if prior is None:
             return _GROUP_DELTA | _OBJECT_DELTA, encode_vi64(group), encode_vi64(object_id)
         if group != prior.group:
-            ascending = self._order is GroupOrder.ASCENDING
-            delta = group - prior.group if ascending else prior.group - group
-            if delta < 0:
-                raise ValueError(f"group {group} after {prior.group} in {self._order.name} order")
-            return _GROUP_DELTA | _OBJECT_DELTA, encode_vi64(delta - 1), encode_vi64(object_id)
-        if object_id <= prior.object:
-            raise ValueError(f"Object ID {object_id} after {prior.object} in one group")
+            delta = abs(group - prior.group) - 1
+            return _GROUP_DELTA | _OBJECT_DELTA, encode_vi64(delta), encode_vi64(object_id)
         if object_id == prior.object + 1:
             return 0, b"", b""
         return _OBJECT_DELTA, b"", encode_vi64(object_id - prior.object)
+
+    def _check_order(self, location: Location) -> None:
+        group, object_id = location
+        if not (0 <= group <= MAX_VI64 and 0 <= object_id <= MAX_VI64):
+            raise ValueError(f"Location {location} outside 0 to 2^64-1")
+        prior = self._prior
+        if prior is None:
+            return
+        if group == prior.group:
+            if object_id <= prior.object:
+                raise ValueError(f"Object ID {object_id} after {prior.object} in one group")
+        elif (group > prior.group) is not (self._order is GroupOrder.ASCENDING):
+            raise ValueError(f"group {group} after {prior.group} in {self._order.name} order")
 
     def _subgroup_field(self, subgroup: int | None) -> tuple[int, bytes]:
         # The draft does not say what a datagram's Subgroup ID is to its successor: never refer to one.
@@ -117,7 +128,7 @@ class FetchEncoder:
         if self._subgroup is not None:
             if subgroup == self._subgroup:
                 return _MODE_PRIOR, b""
-            if subgroup == self._subgroup + 1:
+            if subgroup == self._subgroup + 1 <= MAX_VI64:
                 return _MODE_NEXT, b""
         return _MODE_PRESENT, encode_vi64(subgroup)
 

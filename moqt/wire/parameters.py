@@ -6,6 +6,7 @@ way to skip a type that is not known, so an unknown, misplaced or repeated one c
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from moqt.wire.filters import (
     decode_range_filter,
     filter_conflict,
 )
-from moqt.wire.primitives import Reader, encode_octets, encode_vi64
+from moqt.wire.primitives import NeedMoreData, Reader, encode_octets, encode_vi64
 from moqt.wire.tokens import AliasType, AuthorizationToken, decode_token
 
 __all__ = [
@@ -97,7 +98,7 @@ class Scope(Enum):
     __hash__ = object.__hash__
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Parameters:
     """The parameters of one message. None or () means absent; time-outs are in milliseconds."""
 
@@ -121,6 +122,12 @@ class Parameters:
     new_group_request: int | None = None
     track_namespace_prefix: TrackNamespace | None = None
     include_properties: bool | None = None
+
+    def __repr__(self) -> str:
+        """Only what is set: most of the fields of most messages are not."""
+        values = ((f.name, f.default, getattr(self, f.name)) for f in dataclasses.fields(self))
+        given = (f"{name}={value!r}" for name, default, value in values if value != default)
+        return f"Parameters({', '.join(given)})"
 
     @property
     def filter_ranges(self) -> int:
@@ -172,7 +179,10 @@ def _decode_fill(reader: Reader) -> Parameters:
     if not inner.remaining:
         return NO_PARAMETERS
     start = inner.position
-    certain = inner.vi64() < ParameterType.FILL_TIMEOUT
+    try:
+        certain = inner.vi64() < ParameterType.FILL_TIMEOUT
+    except NeedMoreData:
+        raise ProtocolViolation("fill ends inside a field") from None
     inner.position = start
     try:
         return fields.decode_whole(inner, lambda r: decode_parameters(r, Scope.FILL), "fill")
@@ -275,11 +285,12 @@ def encode_parameters(parameters: Parameters, scope: Scope) -> bytes:
     previous = 0
     for row in _TABLE:
         value = getattr(parameters, row.field)
-        if value is None or value == ():
+        values = value if row.repeatable else () if value is None else (value,)
+        if not values:
             continue
         if scope not in row.scopes:
             raise ValueError(f"{row.type.name} does not belong in {scope.name}")
-        for one in value if row.repeatable else (value,):
+        for one in values:
             parts.append(encode_vi64(row.type - previous) + row.value.encode(one))
             previous = row.type
     conflict = _filter_conflict(parameters)

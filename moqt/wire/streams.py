@@ -60,7 +60,7 @@ class StreamDecoder(ABC):
     def feed(self, data: bytes) -> None:
         """Takes the next octets of the stream. Raises ProtocolViolation, and what the sink raises."""
         size = len(data)
-        if size < self._left:
+        if 0 < size < self._left:
             self._left -= size
             self._sink.payload(memoryview(data))
             return
