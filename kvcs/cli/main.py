@@ -1,0 +1,150 @@
+"""The programs `kvcs`, `kvcs-publish` and `kvcs-subscribe`.
+
+A subcommand's module is imported when it runs. Settings come from flags, then KVCS_<FLAG> in the
+environment, then kvcs.toml. Every error of ours becomes one line on stderr and the exit status that
+belongs to it; anything else is a defect and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+
+import click
+
+from kvcs import __version__
+from kvcs.cli.config import default_map, find_config, flag_of
+from kvcs.cli.text import one_line
+from kvcs.errors import KvcsError, UsageError
+from moqt.errors import DeadlineExceeded, MoqtError, RequestErrorCode, RequestRejected
+
+COMMANDS = {
+    "publish": "Publish a KV cache file.",
+    "subscribe": "Receive a KV cache, verified, into a file.",
+    "keys": "Show the identifiers of a prompt.",
+    "inspect": "Show what a KV cache file holds.",
+    "verify": "Check a KV cache file, or compare two.",
+    "sample": "Write a KV cache file of random numbers.",
+    "demo": "Publish and receive a real cache on this machine.",
+    "bench": "Measure throughput beside plain QUIC streams.",
+}
+"""Subcommands and their one-line help; each lives in the module of its name."""
+
+ENVIRONMENT = "KVCS"
+
+_REFUSALS = frozenset(
+    {
+        RequestErrorCode.UNAUTHORIZED,
+        RequestErrorCode.MALFORMED_AUTH_TOKEN,
+        RequestErrorCode.EXPIRED_AUTH_TOKEN,
+    }
+)
+_USAGE, _INCOMPLETE, _REFUSED, _INTERRUPTED = 2, 4, 5, 130
+
+
+def load(name: str) -> click.Command:
+    """The command `name`; each of its options also reads KVCS_<FLAG>."""
+    command: click.Command = importlib.import_module(f"kvcs.cli.{name}").command
+    for param in command.params:
+        if isinstance(param, click.Option) and param.envvar is None:
+            param.envvar = f"{ENVIRONMENT}_{flag_of(param).upper()}"
+    return command
+
+
+class _Commands(click.Group):
+    """Lists the table and imports what is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if find_spec(f"kvcs.cli.{name}") is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+
+
+@click.group(cls=_Commands, invoke_without_command=True)
+@click.option(
+    "--config",
+    envvar=f"{ENVIRONMENT}_CONFIG",
+    metavar="FILE",
+    help="Settings; without it kvcs.toml where you are, if it is there.",
+)
+@click.version_option(__version__, prog_name="kvcs", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, config: str | None) -> None:
+    """Publish a language model's KV cache over Media over QUIC, and use it while it arrives."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+    else:
+        ctx.default_map = default_map(find_config(config), COMMANDS, load)
+
+
+def run(program: Callable[[], object]) -> int:
+    """Runs a command and returns the exit status; errors of ours become one line on stderr."""
+    try:
+        status = program()
+    except (click.Abort, KeyboardInterrupt):
+        return _complain("interrupted", _INTERRUPTED)
+    except click.UsageError as fault:
+        path = fault.ctx.command_path if fault.ctx else "kvcs"
+        return _complain(f"{fault.format_message()} See {path} --help.", _USAGE)
+    except click.ClickException as fault:
+        return _complain(fault.format_message(), _USAGE)
+    except (KvcsError, MoqtError) as fault:
+        return _complain(str(fault), status_of(fault))
+    except BrokenPipeError:
+        # Whoever read the output has gone; Python would complain again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as fault:
+        where = f"{fault.filename}: " if fault.filename is not None else ""
+        return _complain(f"{where}{fault.strerror or fault}", _USAGE if where else 1)
+    return status if isinstance(status, int) else 0
+
+
+def status_of(fault: KvcsError | MoqtError) -> int:
+    """The exit status that belongs to an error."""
+    if isinstance(fault, KvcsError):
+        return fault.exit_status
+    if isinstance(fault, RequestRejected) and fault.code in _REFUSALS:
+        return _REFUSED
+    return _INCOMPLETE if isinstance(fault, DeadlineExceeded) else 1
+
+
+def _complain(text: str, status: int) -> int:
+    click.echo(f"kvcs: {one_line(text)}", err=True)
+    return status
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """The program `kvcs`; `args` without the program's name."""
+    given = None if args is None else list(args)
+    return run(lambda: cli.main(given, "kvcs", standalone_mode=False))
+
+
+def publish_main() -> int:
+    """The program `kvcs-publish`."""
+    return run(lambda: _alone("publish"))
+
+
+def subscribe_main() -> int:
+    """The program `kvcs-subscribe`."""
+    return run(lambda: _alone("subscribe"))
+
+
+def _alone(name: str) -> object:
+    if find_spec(f"kvcs.cli.{name}") is None:
+        raise UsageError(f"{name} is not part of this installation")
+    config = find_config(os.environ.get(f"{ENVIRONMENT}_CONFIG"))
+    settings = default_map(config, COMMANDS, load).get(name)
+    return load(name).main(None, f"kvcs-{name}", standalone_mode=False, default_map=settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

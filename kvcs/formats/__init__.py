@@ -1,0 +1,1 @@
+"""Where caches come from and go to."""

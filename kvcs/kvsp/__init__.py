@@ -1,0 +1,1 @@
+"""What KVCS takes from KVSP: descriptors, identifiers, codecs and sections."""
