@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+AUTHORITY = "KVCS throw-away CA"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 VALID = timedelta(days=14)
 SKEW = timedelta(hours=1)
@@ -41,7 +42,7 @@ def make(directory: Path, hosts: Iterable[str] = LOOPBACK, *, now: datetime | No
 
 
 def _authority(key: ec.EllipticCurvePrivateKey, start: datetime) -> x509.Certificate:
-    subject = _subject("KVCS throw-away CA")
+    subject = _subject(AUTHORITY)
     usage = x509.KeyUsage(
         digital_signature=False,
         content_commitment=False,

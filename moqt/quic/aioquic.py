@@ -38,6 +38,7 @@ async def connect(
     handler: HandlerFactory,
 ) -> AioquicConnection:
     """Dials the host's addresses one after another. Raises ConnectError, LocalError."""
+    _check_port(port, range(1, 1 << 16))
     configuration = _client_configuration(host, alpn, tls, config)
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     loop = asyncio.get_running_loop()
@@ -68,6 +69,7 @@ async def listen(
     handler: HandlerFactory,
 ) -> AioquicListener:
     """Binds the host's first address that can be bound. Raises LocalError."""
+    _check_port(port, range(1 << 16))
     configuration = _server_configuration(alpn, tls, config)
     loop = asyncio.get_running_loop()
     reason = "no address"
@@ -75,7 +77,7 @@ async def listen(
         infos = await loop.getaddrinfo(
             host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
         )
-    except (OSError, UnicodeError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         infos, reason = [], str(error)
     # Of the wildcards the one of IPv6 takes both families.
     infos.sort(key=lambda info: not host and info[0] != socket.AF_INET6)
@@ -88,7 +90,7 @@ async def listen(
         try:
             sock.bind(address)
             return AioquicListener(sock, configuration, config, handler)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             sock.close()
             reason = str(error)
     raise LocalError(f"cannot listen on {host}:{port}: {reason}")
@@ -100,7 +102,6 @@ class _ClientLink:
     def __init__(self, where: str) -> None:
         self._where = where
         self._socket: UdpSocket | None = None
-        self._connection: AioquicConnection | None = None
 
     async def dial(
         self,
@@ -113,32 +114,25 @@ class _ClientLink:
         patience: float,
     ) -> AioquicConnection:
         """Completes the handshake with one address. Raises ConnectError."""
-        try:
-            sock = prepare(family)
-        except OSError as error:
-            raise ConnectError("unreachable", f"{self._where}: {error.strerror}") from None
-        try:
-            sock.connect(address)
-        except OSError as error:
-            sock.close()
-            raise ConnectError("unreachable", f"{self._where}: {error.strerror}") from None
+        sock = _connected(family, address, self._where)
         quic = CreditConnection(configuration=configuration)
         connection = AioquicConnection(quic, self, config, handler)
-        self._connection = connection
         self._socket = UdpSocket(
             sock, received=connection.receive, failed=connection.path_failed, peer=address
         )
+        joined = False
         try:
             connection.start(address)
             async with asyncio.timeout(patience):
                 await connection.settled.wait()
+            joined = connection.is_open
         except TimeoutError:
             text = f"{self._where}: no answer within {config.handshake_timeout:g} s"
             raise ConnectError("unreachable", text) from None
         finally:
-            if not connection.is_open:
+            if not joined:
                 connection.abandon()
-        if not connection.is_open and connection.lost is not None:
+        if not joined and connection.lost is not None:
             raise _refusal(self._where, connection.lost, connection.heard)
         return connection
 
@@ -159,6 +153,26 @@ class _ClientLink:
             self._socket.close()
 
 
+def _connected(family: int, address: Address, where: str) -> socket.socket:
+    try:
+        sock = prepare(family)
+        try:
+            sock.connect(address)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConnectError("unreachable", f"{where}: {reason}") from None
+    return sock
+
+
+def _check_port(port: int, allowed: range) -> None:
+    """The system would take the number modulo 65536."""
+    if port not in allowed:
+        raise LocalError(f"{port} is no port")
+
+
 async def _resolve(host: str, port: int, where: str, deadline: float) -> list[tuple[int, Address]]:
     loop = asyncio.get_running_loop()
     try:
@@ -166,7 +180,7 @@ async def _resolve(host: str, port: int, where: str, deadline: float) -> list[tu
             infos = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     except TimeoutError:
         raise ConnectError("unreachable", f"{where}: the name was not resolved in time") from None
-    except (OSError, UnicodeError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:
         raise ConnectError("unreachable", f"{where}: {error}") from None
     return list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
 
@@ -219,9 +233,16 @@ def _client_configuration(
     else:
         paths = ssl.get_default_verify_paths()
         configuration.cafile = paths.cafile
-        if paths.capath is not None and any(Path(paths.capath).iterdir()):
-            configuration.capath = paths.capath
+        configuration.capath = paths.capath if _has_files(paths.capath) else None
     return configuration
+
+
+def _has_files(directory: str | None) -> bool:
+    """An empty directory would trust nobody; without one the library brings its own list."""
+    try:
+        return directory is not None and any(Path(directory).iterdir())
+    except OSError:
+        return False
 
 
 def _server_configuration(

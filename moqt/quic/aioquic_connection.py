@@ -9,6 +9,8 @@ reach the handler. Whatever the library raises ends this connection and nothing 
 from __future__ import annotations
 
 import asyncio
+import errno
+from math import inf
 from typing import Protocol, cast
 
 from aioquic.quic import events
@@ -62,8 +64,8 @@ class AioquicConnection:
         self._factory = factory
         self._handler: ConnectionHandler | None = None
         self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + config.handshake_timeout
-        self._ping_at = float("inf")
+        self._deadline = inf if self.is_client else self._loop.time() + config.handshake_timeout
+        self._ping_at = inf
         self._pinging = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -182,15 +184,21 @@ class AioquicConnection:
             self.abandon()
 
     def path_failed(self, error: OSError) -> None:
-        """The system says that nobody is there; believed until the peer has answered."""
-        if self.is_client and not self.heard and self.lost is None:
+        """What the system says of a client's path. That nobody is there is believed until the peer has
+        answered."""
+        if error.errno == errno.EMSGSIZE:
+            self._quic.shrink_datagrams()
+        elif not self.heard and self.lost is None:
             reason = error.strerror or str(error)
             self.lost = ConnectionLost(INTERNAL_ERROR, reason, False, False)
             self._over = True
             self._advance_soon()
 
     def abandon(self) -> None:
-        """Ends a connection that has no handler yet."""
+        """Ends a connection that nobody waits for any more; one that has a handler is closed."""
+        if self._handler is not None:
+            self.close(0)
+            return
         if self.lost is None and self.heard:
             self._quic.close()
             self._transmit(self._loop.time())
@@ -209,7 +217,7 @@ class AioquicConnection:
     def _on_timer(self) -> None:
         now = max(self._timer_at, self._loop.time())
         self._timer = None
-        if self._handler is None and not self.is_client and now >= self._deadline:
+        if self._handler is None and now >= self._deadline:
             self.abandon()
             return
         try:
@@ -232,7 +240,7 @@ class AioquicConnection:
                 self._pump(now, room)
                 self._dispatch()
             if self.lost is not None:
-                self._wind_up(now)
+                self._wind_up(self.lost, now)
         finally:
             self._busy = False
             self._set_timer()
@@ -301,14 +309,15 @@ class AioquicConnection:
         if self.lost is None and closing is not None:
             remote = self._quic.is_draining
             application = remote and closing.frame_type is None
-            self.lost = ConnectionLost(
-                closing.error_code, closing.reason_phrase, remote, application
-            )
+            # The reason may be the peer's own; it ends up on terminals.
+            reason = "".join(c if c.isprintable() else "?" for c in closing.reason_phrase)
+            self.lost = ConnectionLost(int(closing.error_code), reason, remote, application)
 
     def _on_event(self, event: events.QuicEvent) -> None:
         if isinstance(event, events.HandshakeCompleted):
             self.alpn = event.alpn_protocol or ""
-            self._ping_at = self._loop.time() + self._config.keep_alive
+            if self._config.keep_alive > 0:
+                self._ping_at = self._loop.time() + self._config.keep_alive
             self._handler = self._factory(self)
             self._link.opened(self)
             self.settled.set()
@@ -321,8 +330,9 @@ class AioquicConnection:
             self.consumed(self._quic.undelivered(event.stream_id))
             self._handler.stream_reset(event.stream_id, event.error_code)
         elif isinstance(event, events.StopSendingReceived):
-            self._written -= self._quic.abandon(event.stream_id)
-            self._handler.stop_sending(event.stream_id, event.error_code)
+            if self._quic.refuse(event.stream_id):
+                self._written -= self._quic.abandon(event.stream_id)
+                self._handler.stop_sending(event.stream_id, event.error_code)
         elif isinstance(event, events.DatagramFrameReceived):
             self._handler.datagram(event.data)
 
@@ -346,25 +356,27 @@ class AioquicConnection:
             self._quic.close(error_code=INTERNAL_ERROR, frame_type=0)
         self._over = True
 
-    def _wind_up(self, now: float) -> None:
+    def _wind_up(self, lost: ConnectionLost, now: float) -> None:
         """Says why, to the peer and to the handler, and ends unless the peer may need to be told again."""
-        lost = self.lost
-        if lost is not None and not self._reported:
-            self._reported = True
-            if self._closing:
-                self._transmit(now)
-                reason = lost.reason.encode()[:MAX_REASON].decode(errors="ignore")
-                self._quic.close(error_code=lost.code, reason_phrase=reason)
-            if not lost.remote:
-                self._farewell = self._transmit(now)
-                self._over = self._over or not self._farewell
-            try:
+        try:
+            if not self._reported:
+                self._reported = True
+                self._say_farewell(lost, now)
+                self.settled.set()
                 if self._handler is not None:
                     self._handler.connection_lost(lost)
-            finally:
-                self.settled.set()
-        if self._over or (lost is not None and lost.remote):
-            self._end()
+        finally:
+            if self._over or lost.remote:
+                self._end()
+
+    def _say_farewell(self, lost: ConnectionLost, now: float) -> None:
+        if self._closing:
+            self._transmit(now)
+            reason = lost.reason.encode()[:MAX_REASON].decode(errors="ignore")
+            self._quic.close(error_code=lost.code, reason_phrase=reason)
+        if not lost.remote:
+            self._farewell = self._transmit(now)
+            self._over = self._over or not self._farewell
 
     def _repeat_farewell(self) -> None:
         """Answers what still comes after our CONNECTION_CLOSE, ever more rarely (RFC 9000 section 10.2.1)."""

@@ -6,7 +6,10 @@ library faster (`tune`) is left out where it cannot be applied.
 
 from __future__ import annotations
 
+import logging
 from functools import cache
+from typing import Any
+from weakref import WeakSet
 
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.congestion.base import register_congestion_control
@@ -28,6 +31,9 @@ from OpenSSL.crypto import Error as OpenSSLError
 from service_identity import CertificateError, VerificationError
 
 from moqt.config import MIB, TransportConfig
+
+# Without a handler of its own the library's warnings go to standard error of programs that set up no logging.
+logging.getLogger("quic").addHandler(logging.NullHandler())
 
 CONGESTION_CONTROL = "reno-capped"
 SMALLEST_DATAGRAM = 1200
@@ -131,7 +137,10 @@ class CreditConnection(QuicConnection):
     hold one window at the most. The library's own rule doubles both for ever.
     """
 
-    _consumed = 0
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._consumed = 0
+        self._refused: WeakSet[QuicStream] = WeakSet()
 
     def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
         limit = self._local_max_data
@@ -181,7 +190,7 @@ class CreditConnection(QuicConnection):
             limit.value = limit.sent = value
 
     def tune(self) -> None:
-        """Replaces the pacer."""
+        """Replaces the pacer; a new one learns the rate with the next RTT sample."""
         old = getattr(self._loss, "_pacer", None)
         if isinstance(old, QuicPacketPacer):
             self._loss._pacer = SoftPacer(max_datagram_size=self._max_datagram_size)
@@ -205,6 +214,14 @@ class CreditConnection(QuicConnection):
         stream.sender._buffer_stop = stream.sender.highest_offset
         return octets
 
+    def refuse(self, stream_id: int) -> bool:
+        """True when the peer's STOP_SENDING is its first for this stream; packets are repeated."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream in self._refused:
+            return False
+        self._refused.add(stream)
+        return True
+
     def undelivered(self, stream_id: int) -> int:
         """Octets that count against MAX_DATA though a reset keeps them from the application."""
         stream = self._streams.get(stream_id)
@@ -217,12 +234,11 @@ class CreditConnection(QuicConnection):
         stream = self._streams.get(stream_id)
         return stream is not None and not stream.receiver.is_finished
 
-    def shrink_datagrams(self) -> bool:
-        """Falls back to the smallest datagrams, which every path carries; False if they are that."""
-        if self._max_datagram_size <= SMALLEST_DATAGRAM:
-            return False
-        self._max_datagram_size = SMALLEST_DATAGRAM
-        return True
+    def shrink_datagrams(self) -> None:
+        """Falls back to the smallest datagrams, which every path carries."""
+        if self._max_datagram_size > SMALLEST_DATAGRAM:
+            self._max_datagram_size = SMALLEST_DATAGRAM
+            self.tune()
 
     @property
     def close_event(self) -> ConnectionTerminated | None:

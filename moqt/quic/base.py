@@ -91,7 +91,8 @@ class Connection(Protocol):
         No effect on streams that are finished, reset or stopped by the peer."""
 
     def flush(self) -> None:
-        """Sends what is due, soon: calls within one turn of the loop are joined. Only `send` needs it."""
+        """Sends what is due, soon: calls within one turn of the loop are joined. Only `send` needs it,
+        and not from within a call to the handler."""
 
     def unsent(self) -> int:
         """Octets of stream data handed over that are in no packet yet."""

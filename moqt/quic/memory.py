@@ -15,7 +15,8 @@ from dataclasses import replace
 from moqt.config import TransportConfig
 from moqt.errors import ConnectError, LocalError
 from moqt.quic.base import ClientTls, Connection, ConnectionLost, HandlerFactory, ServerTls
-from moqt.quic.memory_connection import Datagram, Frame, MemoryConnection, Stream
+from moqt.quic.memory_connection import MemoryConnection
+from moqt.quic.memory_frames import Datagram, Frame, Stream
 
 DEFAULTS = TransportConfig()
 MAX_STEPS = 1_000_000

@@ -11,89 +11,24 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from moqt.config import TransportConfig
 from moqt.quic.base import ConnectionHandler, ConnectionLost, Octets
+from moqt.quic.memory_frames import (
+    Close,
+    Datagram,
+    Ended,
+    Frame,
+    MaxData,
+    MaxStreamData,
+    MaxStreams,
+    Reset,
+    Stop,
+    Stream,
+)
 
 FRAME_SIZE = 16 << 10
 """Octets of one stream before the next stream has its turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Octets of a stream; `fin` ends it."""
-
-    stream_id: int
-    data: bytes
-    fin: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """The sender gave up. `final_size` octets count against the connection's credit."""
-
-    stream_id: int
-    code: int
-    final_size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The receiver gave up."""
-
-    stream_id: int
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """Acknowledges FIN or a reset."""
-
-    stream_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class MaxData:
-    """Octets the peer may send in all."""
-
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class MaxStreamData:
-    """Octets the peer may send on one stream."""
-
-    stream_id: int
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class MaxStreams:
-    """Streams of one kind the peer may have opened in all."""
-
-    unidirectional: bool
-    limit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Datagram:
-    """One DATAGRAM frame."""
-
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Close:
-    """CONNECTION_CLOSE of the application."""
-
-    code: int
-    reason: str
-
-
-Frame: TypeAlias = (
-    Stream | Reset | Stop | Ended | MaxData | MaxStreamData | MaxStreams | Datagram | Close
-)
 
 
 @dataclass(slots=True)
@@ -242,6 +177,7 @@ class MemoryConnection:
         """Tells the handler that acknowledgements or credit came."""
         if not self._ended and self.handler is not None:
             self.handler.writable()
+            self.flush()
 
     def lose(self, lost: ConnectionLost) -> None:
         """Ends the connection here and now."""

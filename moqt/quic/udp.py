@@ -79,6 +79,7 @@ class UdpSocket:
         try:
             self._loop.add_reader(sock, self._readable)
         except NotImplementedError:
+            sock.close()
             raise LocalError("this event loop cannot watch sockets; use a selector loop") from None
 
     def send(self, datagrams: Datagrams) -> bool:

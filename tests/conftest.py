@@ -1,0 +1,39 @@
+"""What tests of both packages share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvcs.certs import make
+from moqt.quic.base import Backend
+from tests.support import backends
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    backends.add_option(parser)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs what takes `quic_name` once for each backend of this run."""
+    if "quic_name" in metafunc.fixturenames:
+        names = backends.selected(metafunc.config) or backends.DEFAULT
+        metafunc.parametrize("quic_name", names, scope="session")
+
+
+@pytest.fixture
+def backend(quic_name: str, request: pytest.FixtureRequest) -> Backend:
+    """A backend of this run. What it cannot do is listed in tests/support/backends.py."""
+    excuse = backends.excuse(quic_name, request.node.originalname)
+    if excuse is not None:
+        pytest.skip(excuse)
+    return backends.build(quic_name)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with ca, server and client, the server's for localhost and both loopback addresses."""
+    directory = tmp_path_factory.mktemp("certificates")
+    make(directory)
+    return directory
