@@ -26,6 +26,7 @@ from moqt.model import (
 from moqt.namespaces import NamespaceEvent, NamespacePublication, NamespaceSubscription
 from moqt.protocol.streams import IncomingStream, Receiver, StreamSink
 from moqt.publisher import Publisher
+from moqt.quic import backend as quic_backend
 from moqt.quic.base import Backend, ClientTls, ServerTls
 from moqt.roles import Responder
 from moqt.server import Server, serve
@@ -76,5 +77,6 @@ __all__ = [
     "namespace_matches",
     "parse_url",
     "printable",
+    "quic_backend",
     "serve",
 ]

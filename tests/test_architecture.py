@@ -21,23 +21,32 @@ BROAD = {"Exception", "BaseException"}
 
 WORDS = {"moqt.model", "moqt.errors"}
 CORE = WORDS | {"moqt.config", "moqt.wire", "moqt.protocol"}
-ROLES = {"moqt.publisher", "moqt.subscriber", "moqt.namespaces"}
-ENDS = CORE | ROLES | {"moqt.connection", "moqt.quic"}
+DRIVER = {"moqt.connection", "moqt.asking", "moqt.roles"}
+STORE = {"moqt.track", "moqt.matching", "moqt.senders"}
+SERVING = {"moqt.publisher", "moqt.serving"}
+ASKING = {"moqt.subscriber", "moqt.namespaces", "moqt.collecting"}
+ENDS = CORE | DRIVER | SERVING | {"moqt.session", "moqt.quic", "moqt.url", "moqt.version"}
 PUBLIC = WORDS | {"moqt.config", "moqt"}
 DIRECTIONS = {
     "moqt.model": set[str](),
     "moqt.errors": set[str](),
     "moqt.config": set[str](),
+    "moqt.version": set[str](),
+    "moqt.url": {"moqt.errors"},
     "moqt.wire": WORDS | {"moqt.wire"},
     "moqt.protocol": CORE,
     "moqt.quic": {"moqt.errors", "moqt.config", "moqt.quic"},
-    "moqt.connection": CORE | {"moqt.quic.base"},
-    "moqt.publisher": CORE | ROLES | {"moqt.connection"},
-    "moqt.subscriber": CORE | ROLES | {"moqt.connection"},
-    "moqt.namespaces": CORE | ROLES | {"moqt.connection"},
+    **dict.fromkeys(DRIVER, CORE | DRIVER | {"moqt.quic.base"}),
+    **dict.fromkeys(STORE, CORE | STORE),
+    **dict.fromkeys(SERVING, CORE | DRIVER | STORE | SERVING),
+    **dict.fromkeys(ASKING, CORE | DRIVER | ASKING),
+    "moqt.session": CORE | DRIVER | ASKING,
+    "moqt.plain": CORE | {"moqt.quic", "moqt.url"},
+    "moqt.testing": {"moqt.testing"},
     "moqt.client": ENDS,
     "moqt.server": ENDS,
-    "moqt": ENDS | {"moqt.client", "moqt.server"},
+    "moqt": ENDS | ASKING | STORE | {"moqt.client", "moqt.server"},
+    "kvcs.bench": PUBLIC | {"kvcs", "moqt.plain", "moqt.testing"},
     "kvcs.cli": PUBLIC | {"kvcs"},
     "kvcs": PUBLIC | {"kvcs"},
 }

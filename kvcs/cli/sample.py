@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import numpy as np
 
 from kvcs.formats.safetensors import MAX_TOKENS, write_kv_file
 from kvcs.kvsp.descriptor import (
@@ -15,14 +12,9 @@ from kvcs.kvsp.descriptor import (
     MAX_BLOCK_TOKENS,
     MAX_DIMENSION,
     MAX_LAYERS,
-    Descriptor,
 )
-from kvcs.kvsp.identity import PROFILE
 from kvcs.payload import Component, size_advice
-
-_VOCABULARY = 32_000
-_TOKEN_STREAM = 1 << 20
-"""Which random stream makes the token ids; those below make layers."""
+from kvcs.sample import sample_descriptor, sample_layers, sample_tokens
 
 
 @click.command("sample")
@@ -68,50 +60,3 @@ def command(
     advice = size_advice(descriptor.section_size(Component.K))
     if advice:
         click.echo(f"warning: {advice}", err=True)
-
-
-def sample_descriptor(
-    *, layers: int, kv_heads: int, head_dim: int, dtype: str, block_tokens: int, seed: int
-) -> Descriptor:
-    """The descriptor of a sample; the seed stands for the weights."""
-    digest = hashlib.sha256(f"kvcs-sample {seed}".encode("ascii")).hexdigest()
-    return Descriptor.from_json(
-        {
-            "profile": PROFILE.name,
-            "model": "kvcs-sample",
-            "revision": f"sha256:{digest}",
-            "tokenizer": f"sha256:{digest}",
-            "layers": layers,
-            "kv_heads": kv_heads,
-            "head_dim": head_dim,
-            "dtype": dtype,
-            "block_tokens": block_tokens,
-            "layout": "thd",
-        }
-    )
-
-
-def sample_tokens(tokens: int, seed: int) -> list[int]:
-    """Token ids below the vocabulary's size."""
-    ids: list[int] = (_words(seed, _TOKEN_STREAM, tokens) % np.uint64(_VOCABULARY)).tolist()
-    return ids
-
-
-def sample_layers(
-    descriptor: Descriptor, tokens: int, seed: int
-) -> Iterator[tuple[memoryview, memoryview]]:
-    """K and V of each layer. Every bit pattern occurs: NaNs, infinities and subnormals are meant."""
-    for layer in range(descriptor.layers):
-        yield (
-            _octets(seed, 2 * layer, tokens * descriptor.token_size(Component.K)),
-            _octets(seed, 2 * layer + 1, tokens * descriptor.token_size(Component.V)),
-        )
-
-
-def _words(seed: int, stream: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    # Bit generators are stable between versions of numpy; the distributions above them are not.
-    return np.random.PCG64([seed, stream]).random_raw(count).astype("<u8", copy=False)
-
-
-def _octets(seed: int, stream: int, length: int) -> memoryview:
-    return _words(seed, stream, -(-length // 8)).view(np.uint8)[:length].data

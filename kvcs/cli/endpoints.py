@@ -1,0 +1,149 @@
+"""Addresses, URLs and certificates, as flags give them."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+
+from kvcs import certs
+from kvcs.errors import UsageError
+from moqt import ClientTls, ServerTls, parse_url
+from moqt.errors import ConnectError, LocalError
+
+LISTEN_PORT = 4443
+CA_NAME = "ca.pem"
+
+_log = logging.getLogger(__name__)
+
+_HINTS = {
+    "unreachable": "see that a publisher or relay listens there and that UDP gets through",
+    "alpn": "it does not speak moqt-22, the only draft spoken here",
+    "tls": "give the CA of its certificate with --ca FILE (on loopback --insecure does without)",
+    "refused": "its log may tell why",
+}
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """Host and port of HOST[:PORT], IPv6 in brackets; without a port 4443, without a host all addresses."""
+    expected = "listen: expected HOST:PORT, IPv6 in brackets"
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+        if not bracket or not host or (rest and not rest.startswith(":")):
+            raise UsageError(f"{expected}, got {text!r}")
+    else:
+        host, _, port = text.partition(":")
+        if ":" in port:
+            raise UsageError(f"{expected}, got {text!r}")
+    if not port:
+        return host, LISTEN_PORT
+    if not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
+        raise UsageError(f"{expected}: {port!r} is no port")
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can only be this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def checked_urls(urls: Sequence[str]) -> list[str]:
+    """The URLs with their ports; raises UsageError for what is none."""
+    try:
+        return [str(parse_url(url)) for url in urls]
+    except LocalError as fault:
+        raise UsageError(str(fault)) from None
+
+
+def client_tls(urls: Sequence[str], ca: Path | None, insecure: bool) -> ClientTls:
+    """How the servers at `urls` are checked. `--insecure` is refused for anything but loopback."""
+    if ca is not None and insecure:
+        raise UsageError("--ca and --insecure exclude each other")
+    if ca is not None:
+        _certificates("ca", ca)
+    if insecure:
+        for url in urls:
+            if not is_loopback(parse_url(url).host):
+                raise UsageError(
+                    f"--insecure: {url} is not on loopback; give the CA of its certificate with --ca"
+                )
+        _log.warning("certificates are not checked")
+    return ClientTls(ca_file=ca, verify=not insecure)
+
+
+def check_listen_tls(host: str, cert: Path | None, key: Path | None) -> None:
+    """Raises UsageError where the flags do not say what to show to clients."""
+    if cert is None and key is None:
+        if not is_loopback(host):
+            raise UsageError(
+                f"--listen {host or 'on all addresses'} needs --cert and --key; "
+                "throw-away certificates are for loopback only"
+            )
+        return
+    if cert is None or key is None:
+        raise UsageError("--cert and --key go together")
+    chain = _certificates("cert", cert)
+    try:
+        private = serialization.load_pem_private_key(key.read_bytes(), None)
+    except OSError as fault:
+        raise UsageError(f"key: cannot read {key}: {fault.strerror}") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise UsageError(f"key: {key} holds no PEM private key without a password") from None
+    if private.public_key() != chain[0].public_key():
+        raise UsageError(f"key: {key} is not the key of {cert}")
+
+
+def _certificates(what: str, path: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except OSError as fault:
+        raise UsageError(f"{what}: cannot read {path}: {fault.strerror}") from None
+    except ValueError:
+        raise UsageError(f"{what}: {path} holds no PEM certificates") from None
+
+
+@contextmanager
+def throw_away(host: str, ca: Path) -> Iterator[ServerTls]:
+    """A certificate for a server on loopback. Its CA's certificate is written to `ca`; all keys are
+    gone at the end of the block, once the server has read them.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvcs-keys-") as name:
+        keys = Path(name)
+        certs.make(keys, dict.fromkeys((*certs.LOOPBACK, host)))
+        shutil.copyfile(keys / CA_NAME, ca)
+        yield ServerTls(certificate=keys / "server.pem", private_key=keys / "server-key.pem")
+
+
+def place_of_ca(ready_file: Path) -> Path:
+    """ca.pem beside the ready file, unless somebody else's lies there."""
+    place = ready_file.with_name(CA_NAME)
+    if not place.exists() or (_is_throw_away(place) and not place.with_name("ca-key.pem").exists()):
+        return place
+    return ready_file.with_name(f"{ready_file.name}.{CA_NAME}")
+
+
+def _is_throw_away(path: Path) -> bool:
+    try:
+        subject = x509.load_pem_x509_certificate(path.read_bytes()).subject
+    except (OSError, ValueError):
+        return False
+    return subject.rfc4514_string() == f"CN={certs.AUTHORITY}"
+
+
+def hint(fault: ConnectError) -> str:
+    """What went wrong and what to do about it, in one line."""
+    return f"{fault.reason}; {_HINTS.get(fault.kind, 'its log may tell why')}"

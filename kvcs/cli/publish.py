@@ -1,0 +1,331 @@
+"""`kvcs publish`: offers a KV cache file, by listening or through relays, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kvcs.cli import endpoints, inputs, signals
+from kvcs.cli.logs import verbose_option
+from kvcs.cli.plan import plan, show
+from kvcs.cli.text import one_line
+from kvcs.errors import KvcsError, PublicationStopped, SourceChanged, UsageError
+from kvcs.formats.safetensors import KvFile, KvFileSource
+from kvcs.payload import Component, size_advice
+from kvcs.progress import LayerProgress, layer_progress
+from kvcs.publication import Publication
+from kvcs.publisher import Publisher, produce
+from kvcs.report import Report
+from moqt import ClientTls, ServerTls
+from moqt.errors import ConnectError, MoqtError
+
+LOOK = 0.5
+"""Seconds between looks at whether the file is still what it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to publish, where, and for how long. Seconds."""
+
+    prompt: inputs.Prompt
+    source: KvFileSource
+    blocks: int
+    components: str
+    listen: tuple[str, int] | None
+    relays: list[str]
+    server_tls: ServerTls | None
+    client_tls: ClientTls
+    live_rate: float | None
+    linger: float | None
+    max_cache_duration: float | None
+    ready_file: Path | None
+
+
+class Serving:
+    """One run: opens, produces, serves until a signal, the end of --linger, or a fault."""
+
+    def __init__(self, job: Job, progress: LayerProgress) -> None:
+        self.report = Report()
+        self._job = job
+        self._progress = progress
+        self._started = time.monotonic()
+
+    async def run(self) -> None:
+        """Returns when all is withdrawn. Raises KvcsError or MoqtError."""
+        job, stop = self._job, asyncio.Event()
+        try:
+            with ExitStack() as stack, signals.caught(stop.set):
+                async with Publisher() as publisher:
+                    publication = publisher.publish(
+                        job.prompt.identity,
+                        job.blocks,
+                        components=job.components,
+                        max_cache_duration=job.max_cache_duration,
+                    )
+                    self.report.publication = publication.name.publication_id
+                    self.report.blocks = job.blocks
+                    await self._open(publisher, publication, stack)
+                    await self._serve(publication, stop)
+        finally:
+            self.report.seconds = time.monotonic() - self._started
+
+    async def _open(self, publisher: Publisher, publication: Publication, stack: ExitStack) -> None:
+        job = self._job
+        ready: dict[str, object] = {}
+        if job.listen is not None:
+            ready |= await self._listen(publisher, job.listen, stack)
+        for url in job.relays:
+            await publisher.announce(url, tls=job.client_tls)
+            ready.setdefault("url", url)
+            self._progress.note(f"announced to {url}")
+        self.report.source = str(ready["url"])
+        ready["namespace"] = [field.hex() for field in publication.name.namespace]
+        ready["publication"] = publication.name.publication_id.hex()
+        if job.ready_file is not None:
+            write_ready_file(job.ready_file, ready)
+        self._progress.note(f"publication {publication.name.publication_id.hex()}")
+
+    async def _listen(
+        self, publisher: Publisher, where: tuple[str, int], stack: ExitStack
+    ) -> dict[str, object]:
+        job = self._job
+        if job.server_tls is not None:
+            server = await publisher.listen(*where, tls=job.server_tls)
+            self._progress.note(f"serving at {server.url}")
+            return {"url": server.url}
+        if job.ready_file is not None:
+            ca = endpoints.place_of_ca(job.ready_file.absolute())
+        else:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvcs-ca-"))
+            ca = Path(directory) / endpoints.CA_NAME
+        with endpoints.throw_away(where[0], ca) as tls:
+            server = await publisher.listen(*where, tls=tls)
+        self._progress.note(f"serving at {server.url}")
+        self._progress.note(f"throw-away CA for subscribers (--ca): {ca}")
+        return {"url": server.url, "ca": str(ca)}
+
+    async def _serve(self, publication: Publication, stop: asyncio.Event) -> None:
+        work = [
+            asyncio.create_task(self._produce(publication)),
+            asyncio.create_task(self._guard(publication)),
+            asyncio.create_task(publication.stopped.wait()),
+            asyncio.create_task(stop.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+        if publication.error is not None:
+            raise publication.error
+        if stop.is_set():
+            self._progress.note("withdrawing; subscribers have 5 s to finish")
+
+    async def _produce(self, publication: Publication) -> None:
+        """Publishes all layers; returns at the end of --linger, without it never."""
+        job = self._job
+        try:
+            await produce(publication, job.source, rate=job.live_rate, on_layer=self._published)
+        except SourceChanged as error:
+            publication.stop(error)
+        except PublicationStopped:
+            return
+        else:
+            self.report.status = "complete"
+            self._progress.close()
+            self._progress.note(f"all {self.report.layers} layers are published")
+            await asyncio.sleep(0 if job.linger is None else job.linger)
+            if job.linger is None:
+                await asyncio.Event().wait()
+
+    def _published(self, layer: int) -> None:
+        report, descriptor = self.report, self._job.prompt.descriptor
+        if report.first_layer_seconds is None:
+            report.first_layer_seconds = time.monotonic() - self._started
+        report.layers = layer + 1
+        report.octets += self._job.blocks * descriptor.section_size(Component.KV)
+        report.objects += self._job.blocks * (1 if self._job.components == "kv" else 2)
+        self._progress.layer(layer)
+
+    async def _guard(self, publication: Publication) -> None:
+        """Looks at the file even while nobody reads it."""
+        while True:
+            await asyncio.sleep(LOOK)
+            try:
+                self._job.source.check_unchanged()
+            except SourceChanged as error:
+                publication.stop(error)
+                return
+
+
+def write_ready_file(path: Path, content: dict[str, object]) -> None:
+    """The ready file, whole from the moment it can be seen."""
+    aside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+    try:
+        aside.write_text(json.dumps(content) + "\n", "utf-8")
+        aside.replace(path)
+    except OSError as fault:
+        aside.unlink(missing_ok=True)
+        raise UsageError(f"ready file: cannot write {path}: {fault.strerror}") from None
+
+
+def publish(job: Job, *, as_json: bool) -> int:
+    """Runs a job; returns the exit status or raises what ended it."""
+    progress = layer_progress(Console(stderr=True), "published", job.source.layers)
+    serving = Serving(job, progress)
+    report = serving.report
+    try:
+        asyncio.run(serving.run())
+    except ConnectError as fault:
+        report.status, report.error = "error", endpoints.hint(fault)
+        raise KvcsError(report.error) from None
+    except (KvcsError, MoqtError) as fault:
+        report.status, report.error = "error", one_line(str(fault))
+        raise
+    finally:
+        progress.close()
+        if as_json:
+            click.echo(json.dumps(report.to_json()))
+    return 0
+
+
+@click.command("publish")
+@click.argument("file", type=inputs.PATH)
+@click.option("--listen", metavar="HOST:PORT", help="Serve here; without a port 4443.")
+@click.option("--relay", "relays", multiple=True, metavar="URL", help="Announce to this relay.")
+@inputs.scope_key_option
+@click.option("--descriptor", type=inputs.PATH, metavar="FILE", help="Default: the file's own.")
+@click.option("--tokens", type=inputs.PATH, metavar="FILE", help="Default: the file's own.")
+@click.option(
+    "--live-rate",
+    type=inputs.rate,
+    metavar="LAYERS/S",
+    help="Play a production that takes its time.",
+)
+@click.option(
+    "--linger", type=inputs.seconds, metavar="S", help="End S seconds after the last layer."
+)
+@click.option(
+    "--max-cache-duration", type=inputs.seconds, metavar="S", help="How long relays may keep it."
+)
+@click.option(
+    "--components",
+    type=click.Choice(["k+v", "kv"]),
+    default="k+v",
+    show_default=True,
+    help="Two tracks or one.",
+)
+@click.option("--cert", type=inputs.PATH, metavar="FILE", help="Certificate chain for --listen.")
+@click.option("--key", type=inputs.PATH, metavar="FILE", help="Its private key.")
+@click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as relay.")
+@click.option("--insecure", is_flag=True, help="Trust any relay; on loopback only.")
+@click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it serves.")
+@inputs.dry_run_option
+@inputs.json_option
+@verbose_option
+def command(
+    *,
+    file: Path,
+    listen: str | None,
+    relays: tuple[str, ...],
+    scope_key: Path,
+    descriptor: Path | None,
+    tokens: Path | None,
+    live_rate: float | None,
+    linger: float | None,
+    max_cache_duration: float | None,
+    components: str,
+    cert: Path | None,
+    key: Path | None,
+    ca: Path | None,
+    insecure: bool,
+    ready_file: Path | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Publish a KV cache FILE until SIGINT or SIGTERM."""
+    with ExitStack() as stack:
+        with inputs.reporting(as_json=as_json):
+            cache = stack.enter_context(KvFile(file))
+            prompt = inputs.prompt_of(cache, scope_key, descriptor, tokens)
+            source = KvFileSource(cache, prompt.descriptor)
+            blocks = min(cache.blocks, len(prompt.identity.block_keys))
+            where, urls = _places(listen, relays, cert, key, dry_run=dry_run)
+            _check_ready_file(ready_file)
+            job = Job(
+                prompt=prompt,
+                source=source,
+                blocks=blocks,
+                components=components,
+                listen=where,
+                relays=urls,
+                server_tls=None
+                if not cert or not key
+                else ServerTls(certificate=cert, private_key=key),
+                client_tls=endpoints.client_tls(urls, ca, insecure),
+                live_rate=live_rate,
+                linger=linger,
+                max_cache_duration=max_cache_duration,
+                ready_file=ready_file,
+            )
+        _notices(job, cache)
+        if dry_run:
+            facts = plan(prompt, blocks, source.layers, components=components, live_rate=live_rate)
+            show(facts, as_json=as_json)
+            return 0
+        return publish(job, as_json=as_json)
+
+
+def _places(
+    listen: str | None,
+    relays: tuple[str, ...],
+    cert: Path | None,
+    key: Path | None,
+    *,
+    dry_run: bool,
+) -> tuple[tuple[str, int] | None, list[str]]:
+    if listen is None and not relays and not dry_run:
+        raise UsageError("say where to publish: --listen HOST:PORT or --relay URL")
+    where = None
+    if listen is not None:
+        where = endpoints.parse_listen(listen)
+        endpoints.check_listen_tls(where[0], cert, key)
+    elif cert is not None or key is not None:
+        raise UsageError("--cert and --key are what --listen shows; there is no --listen")
+    return where, endpoints.checked_urls(relays)
+
+
+def _check_ready_file(path: Path | None) -> None:
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise UsageError(f"ready file: {path} is not a place for a file")
+
+
+def _notices(job: Job, cache: KvFile) -> None:
+    """What a user has to know before it starts, on stderr."""
+    descriptor = job.prompt.descriptor
+    if job.blocks < cache.blocks:
+        left = cache.tokens - job.blocks * descriptor.block_tokens
+        notice: str | None = (
+            f"{cache.path}: tokens are known for {job.blocks} of {cache.blocks} blocks; "
+            f"the last {left} tokens are left out"
+        )
+    else:
+        notice = job.source.notice
+    if notice:
+        click.echo(f"kvcs: notice: {one_line(notice)}", err=True)
+    component = Component.KV if job.components == "kv" else Component.K
+    advice = size_advice(descriptor.section_size(component))
+    if advice:
+        click.echo(f"kvcs: warning: {advice}", err=True)

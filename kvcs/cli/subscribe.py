@@ -1,0 +1,269 @@
+"""`kvcs subscribe`: finds a KV cache, receives it layer by layer, and stores it once all of it is verified."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kvcs.cli import endpoints, inputs, signals
+from kvcs.cli.logs import verbose_option
+from kvcs.cli.main import status_of
+from kvcs.cli.plan import plan, show
+from kvcs.cli.text import one_line
+from kvcs.consumer import Consumer
+from kvcs.errors import Incomplete, KvcsError, Unauthorised, UsageError
+from kvcs.formats.safetensors import KvFileSink
+from kvcs.progress import LayerProgress, layer_progress, megabytes
+from kvcs.report import Report
+from kvcs.retrieval import STATUSES, Options
+from moqt import ClientTls, Config
+from moqt.errors import ConnectError, MoqtError
+
+_RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to retrieve, and from whom; the first peer that has it gives all of it."""
+
+    urls: list[str]
+    prompt: inputs.Prompt
+    output: Path
+    options: Options
+    tls: ClientTls
+    config: Config = Config()  # noqa: RUF009 - frozen
+
+
+class Fetching:
+    """One run: tries the peers in turn, and stores the cache."""
+
+    def __init__(self, job: Job, progress: LayerProgress) -> None:
+        self.report = Report()
+        self._job = job
+        self._progress = progress
+        self._until: float | None = None
+
+    async def run(self) -> None:
+        """Returns when the file is stored. Raises KvcsError, UsageError for the output's sake included."""
+        job, started = self._job, time.monotonic()
+        if job.options.deadline is not None:
+            self._until = asyncio.get_running_loop().time() + job.options.deadline
+        try:
+            with _sink(job) as sink:
+                await self._first(sink)
+                sink.finish(self.report.blocks)
+        finally:
+            self.report.seconds = self.report.seconds or time.monotonic() - started
+
+    async def _first(self, sink: KvFileSink) -> None:
+        """Retrieves from the first peer that has it; raises the gravest of what all said otherwise."""
+        faults: list[tuple[int, str, KvcsError]] = []
+        for url in self._job.urls:
+            try:
+                await self._retrieve(url, sink)
+                return
+            except KvcsError as fault:
+                if self.report.publication is not None:
+                    raise
+                faults.append((fault.exit_status, url, fault))
+                if self._over():
+                    break
+        gravest = max(faults, key=lambda entry: entry[0])[2]
+        if len(faults) > 1:
+            raise type(gravest)("; ".join(f"{url}: {fault}" for _, url, fault in faults))
+        raise gravest
+
+    def _over(self) -> bool:
+        return self._until is not None and asyncio.get_running_loop().time() >= self._until
+
+    async def _retrieve(self, url: str, sink: KvFileSink) -> None:
+        job = self._job
+        options = job.options
+        consumer = await self._connect(url)
+        async with consumer:
+            self._progress.note(f"connected to {url}")
+            if self._until is not None:
+                left = max(self._until - asyncio.get_running_loop().time(), 0.001)
+                options = replace(options, deadline=left)
+            retrieval = consumer.retrieve(job.prompt.identity, sink, options)
+            self.report = retrieval.report
+            try:
+                async for layer in retrieval:
+                    self._progress.layer(layer, retrieval.assembly.octets)
+                await retrieval.finish()
+            except MoqtError as fault:
+                raise _as_ours(fault) from fault
+            finally:
+                await retrieval.cancel()
+
+    async def _connect(self, url: str) -> Consumer:
+        job = self._job
+        try:
+            async with asyncio.timeout_at(self._until):
+                return await Consumer.connect(url, tls=job.tls, config=job.config)
+        except TimeoutError:
+            raise Incomplete("incomplete: the deadline passed before there was a session") from None
+        except ConnectError as fault:
+            raise KvcsError(endpoints.hint(fault)) from None
+        except MoqtError as fault:
+            raise _as_ours(fault) from fault
+
+
+def _as_ours(fault: MoqtError) -> KvcsError:
+    """The same with the exit status that it has."""
+    status = status_of(fault)
+    for kind in (Incomplete, Unauthorised):
+        if kind.exit_status == status:
+            return kind(str(fault))
+    return KvcsError(str(fault))
+
+
+def _sink(job: Job) -> KvFileSink:
+    identity, options = job.prompt.identity, job.options
+    whole = len(identity.block_keys)
+    blocks = min(options.blocks or whole, whole)
+    try:
+        return KvFileSink(
+            job.output,
+            identity.descriptor,
+            blocks,
+            layers=options.layers,
+            token_ids=job.prompt.tokens[: blocks * identity.descriptor.block_tokens],
+            whole_blocks=whole,
+        )
+    except OSError as fault:
+        raise UsageError(f"output: cannot write {job.output}: {fault.strerror}") from None
+
+
+def parse_layers(text: str) -> range:
+    """A-B, inclusive, or one layer."""
+    match = _RANGE.fullmatch(text)
+    if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
+        raise UsageError(f"layers: expected A-B, zero-based and inclusive, got {text!r}")
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def subscribe(job: Job, *, as_json: bool) -> int:
+    """Runs a job; returns the exit status or raises what ended it."""
+    layers = job.options.layers or range(job.prompt.descriptor.layers)
+    progress = layer_progress(Console(stderr=True), "usable", len(layers))
+    fetching = Fetching(job, progress)
+    try:
+        signals.run(fetching.run())
+    except KvcsError as fault:
+        _note(fetching.report, STATUSES.get(fault.exit_status, "error"), str(fault))
+        raise
+    except KeyboardInterrupt:
+        _note(fetching.report, "incomplete", "interrupted")
+        raise
+    finally:
+        progress.close()
+        if as_json:
+            click.echo(json.dumps(fetching.report.to_json()))
+    if not as_json:
+        click.echo(summary(fetching.report, job.output))
+    return 0
+
+
+def _note(report: Report, status: str, error: str) -> None:
+    report.status, report.error = status, one_line(error)
+
+
+def summary(report: Report, output: Path) -> str:
+    """The last line for people."""
+    first = report.first_layer_seconds or 0.0
+    return one_line(
+        f"{output}: {report.layers} layers, {report.blocks} blocks, {megabytes(report.octets)} in "
+        f"{report.seconds:.2f} s ({mbit_s(report):.1f} Mbit/s), first layer after {first:.3f} s"
+    )
+
+
+def mbit_s(report: Report) -> float:
+    """Verified Data a second, in millions of bits."""
+    return report.octets * 8e-6 / max(report.seconds, 1e-6)
+
+
+@click.command("subscribe")
+@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@inputs.scope_key_option
+@click.option(
+    "--descriptor",
+    type=inputs.PATH,
+    required=True,
+    metavar="FILE",
+    help="Compatibility Descriptor, JSON.",
+)
+@click.option(
+    "--tokens",
+    type=inputs.PATH,
+    required=True,
+    metavar="FILE",
+    help="Token ids: a JSON array, a .npy file, or a KV cache file.",
+)
+@click.option("--output", type=inputs.PATH, required=True, metavar="FILE", help="File to write.")
+@click.option("--layers", metavar="A-B", help="Only these, zero-based and inclusive.")
+@click.option("--blocks", type=click.IntRange(min=1), metavar="N", help="Only the first N.")
+@click.option(
+    "--deadline", type=inputs.some_seconds, metavar="S", help="Bounds the whole, in seconds."
+)
+@click.option(
+    "--wait",
+    type=inputs.seconds,
+    default=Options().wait,
+    show_default=True,
+    metavar="S",
+    help="How long to wait for a publication that is not there yet.",
+)
+@click.option("--no-probe", is_flag=True, help="Do not ask for shorter prefixes.")
+@click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust, PEM.")
+@click.option("--insecure", is_flag=True, help="Check no certificate; on loopback only.")
+@inputs.dry_run_option
+@inputs.json_option
+@verbose_option
+def command(
+    *,
+    urls: tuple[str, ...],
+    scope_key: Path,
+    descriptor: Path,
+    tokens: Path,
+    output: Path,
+    layers: str | None,
+    blocks: int | None,
+    deadline: float | None,
+    wait: float,
+    no_probe: bool,
+    ca: Path | None,
+    insecure: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Receive a KV cache from the first URL that has it."""
+    with inputs.reporting(as_json=as_json):
+        prompt = inputs.read_prompt(scope_key, descriptor, tokens)
+        wanted = parse_layers(layers) if layers is not None else None
+        most = prompt.descriptor.layers
+        if wanted is not None and wanted.stop > most:
+            raise UsageError(f"layers: the model has 0-{most - 1}, got {layers}")
+        checked = endpoints.checked_urls(urls)
+        job = Job(
+            urls=checked,
+            prompt=prompt,
+            output=output,
+            options=Options(
+                layers=wanted, blocks=blocks, deadline=deadline, wait=wait, probe=not no_probe
+            ),
+            tls=endpoints.client_tls(checked, ca, insecure),
+        )
+    if dry_run:
+        whole = len(prompt.identity.block_keys)
+        facts = plan(prompt, min(blocks or whole, whole), len(wanted) if wanted else most)
+        show(facts, as_json=as_json)
+        return 0
+    return subscribe(job, as_json=as_json)

@@ -1,0 +1,96 @@
+"""kvcs.cli.endpoints: addresses and certificates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvcs import certs
+from kvcs.cli.endpoints import (
+    check_listen_tls,
+    checked_urls,
+    client_tls,
+    hint,
+    is_loopback,
+    parse_listen,
+    place_of_ca,
+    throw_away,
+)
+from kvcs.errors import UsageError
+from moqt.errors import ConnectError
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("127.0.0.1:1", ("127.0.0.1", 1)),
+        ("host", ("host", 4443)),
+        ("host:", ("host", 4443)),
+        (":0", ("", 0)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("[::1]", ("::1", 4443)),
+    ],
+)
+def test_listen(text: str, where: tuple[str, int]) -> None:
+    assert parse_listen(text) == where
+
+
+@pytest.mark.parametrize(
+    "text", ["::1", "[]:1", "[::1", "[::1]1", "h:65536", "h:-1", "h:1:2", "h:²"]
+)
+def test_no_place_to_listen(text: str) -> None:
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        parse_listen(text)
+
+
+def test_loopback() -> None:
+    for host in ("localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "::1%lo"):
+        assert is_loopback(host)
+    for host in ("", "0.0.0.0", "::", "192.0.2.1", "example.com", "localhost.example.com"):  # noqa: S104
+        assert not is_loopback(host)
+
+
+def test_urls_get_their_ports() -> None:
+    assert checked_urls(["moqt://a", "moqt://[::1]:1/x?y"]) == [
+        "moqt://a:443",
+        "moqt://[::1]:1/x?y",
+    ]
+    with pytest.raises(UsageError, match="moqt://host"):
+        checked_urls(["a"])
+
+
+def test_client(certificates: Path) -> None:
+    tls = client_tls(["moqt://a"], certificates / "ca.pem", False)
+    assert tls.ca_file == certificates / "ca.pem"
+    assert tls.verify
+    assert not client_tls(["moqt://localhost:1"], None, True).verify
+
+
+def test_throw_away_keys_do_not_stay(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    with throw_away("127.0.0.2", ca) as tls:
+        assert tls.certificate.is_file()
+        assert tls.private_key.is_file()
+        check_listen_tls("0.0.0.0", tls.certificate, tls.private_key)  # noqa: S104
+    assert not tls.private_key.parent.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["ca.pem"]
+    assert b"PRIVATE" not in ca.read_bytes()
+
+
+def test_nobody_elses_ca_is_overwritten(tmp_path: Path) -> None:
+    ready = tmp_path / "ready.json"
+    ca, other = tmp_path / "ca.pem", tmp_path / "ready.json.ca.pem"
+    assert place_of_ca(ready) == ca
+    with throw_away("localhost", ca):
+        assert place_of_ca(ready) == ca
+    certs.make(tmp_path)
+    assert place_of_ca(ready) == other
+    (tmp_path / "ca-key.pem").unlink()
+    ca.write_text("somebody else's", "utf-8")
+    assert place_of_ca(ready) == other
+
+
+@pytest.mark.parametrize("kind", ["unreachable", "alpn", "tls", "refused", "new"])
+def test_every_failure_has_a_hint(kind: str) -> None:
+    assert hint(ConnectError(kind, "reason")).startswith("reason; ")
