@@ -17,9 +17,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs what takes `quic_name` once for each backend of this run."""
+    selected = backends.selected(metafunc.config)
     if "quic_name" in metafunc.fixturenames:
-        names = backends.selected(metafunc.config) or backends.DEFAULT
-        metafunc.parametrize("quic_name", names, scope="session")
+        metafunc.parametrize("quic_name", selected or backends.DEFAULT, scope="session")
+    if "socket_name" in metafunc.fixturenames:
+        metafunc.parametrize("socket_name", selected or backends.SOCKETS, scope="session")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The tests of an optional backend itself import its library, and so run only where it is asked for."""
+    name = backends.OWN_TESTS.get(collection_path.name)
+    return True if name is not None and name not in backends.selected(config) else None
 
 
 @pytest.fixture
@@ -29,6 +37,12 @@ def backend(quic_name: str, request: pytest.FixtureRequest) -> Backend:
     if excuse is not None:
         pytest.skip(excuse)
     return backends.build(quic_name)
+
+
+@pytest.fixture
+def sockets(socket_name: str) -> Backend:
+    """A backend of this run for tests of whole sessions over UDP; the default one unless others are asked for."""
+    return backends.build(socket_name)
 
 
 @pytest.fixture(scope="session")

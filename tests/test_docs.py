@@ -76,7 +76,7 @@ def unimportable(block: str) -> Iterator[str]:
 
 
 def make_targets(makefile: str) -> set[str]:
-    return set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
