@@ -12,8 +12,12 @@ MIB = 1 << 20
 class TransportConfig:
     """What a QUIC backend is set up with. Octets and seconds."""
 
-    datagram_size: int = 1200
-    """UDP payload of a packet. 1200 passes everywhere; a larger value must fit the path's MTU."""
+    datagram_size: int | None = None
+    """UDP payload of a packet at the most; None: whatever the path carries. A connection starts with 1200, which
+    passes everywhere, and grows once a probe has arrived, so that no value can be wrong for a path."""
+    bulk: bool = True
+    """Whether many packets are built and opened at once where the library allows it; off, each one is the
+    library's. Nothing but speed and processor time depends on it."""
     idle_timeout: float = 10.0
     """Silence after which a connection is lost. Short, so that a killed peer is noticed."""
     keep_alive: float = 3.0
@@ -64,6 +68,17 @@ class SessionConfig:
     """MAX_REQUEST_UPDATES offered to the peer."""
     auth_token_cache: int = 0
     """MAX_AUTH_TOKEN_CACHE_SIZE offered to the peer; 0 allows no aliases."""
+    max_unfinished: int = 128 * MIB
+    """Payload of Objects that are not whole yet, over the session, where the receiver gives no
+    destination. Flow control cannot bound it: without credit they would never become whole."""
+    max_namespaces: int = 65536
+    """Namespaces of one SUBSCRIBE_NAMESPACE that are active at once."""
+    max_streams_behind: int = 16384
+    """Data streams that wait for the peer's credit. A subscriber that is further behind is given up with
+    TOO_FAR_BEHIND: what is published for it would need memory without end."""
+    max_backlog: int = 16 * MIB
+    """Octets the transport may hold unsent. Data stays below the watermark; the rest are answers to a
+    peer that asks and does not read."""
     watermark: int = 256 * KIB
     """Octets the transport holds unsent before the scheduler waits. Less keeps priorities sharper,
     more keeps a fast path busy."""

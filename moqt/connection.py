@@ -1,4 +1,4 @@
-"""The one place where a session meets a transport: octets in, actions out, waits with deadlines, owned tasks."""
+"""The one place where a session meets a transport: octets in, actions out, credit, owned tasks, the end."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from moqt.asking import Asking, resolve
 from moqt.config import SessionConfig
-from moqt.errors import (
-    DeadlineExceeded,
-    RequestErrorCode,
-    RequestRejected,
-    SessionClosed,
-    SessionErrorCode,
-    StreamErrorCode,
-)
+from moqt.errors import SessionClosed, SessionErrorCode, StreamErrorCode
 from moqt.protocol.actions import Close, Reset, Send, Stop
 from moqt.protocol.events import (
     Answered,
@@ -33,17 +27,23 @@ from moqt.protocol.session import SessionCore
 from moqt.protocol.streams import Receiver
 from moqt.quic.base import Connection, ConnectionLost
 from moqt.roles import RequestOwner, Responder
-from moqt.wire.messages import (
-    Message,
-    Request,
-    RequestError,
-    RequestOk,
-    RequestUpdate,
-    SetupOptions,
-)
+from moqt.wire.messages import Message, Request, RequestOk, SetupOptions
 from moqt.wire.parameters import Parameters
 
 _T = TypeVar("_T")
+
+
+class Unfinished:
+    """Octets of Objects that are not whole yet and have no destination, over one session."""
+
+    def __init__(self, limit: int) -> None:
+        self.octets = 0
+        self._limit = limit
+
+    def take(self, octets: int) -> bool:
+        """Counts more of them; False when that is too much."""
+        self.octets += octets
+        return self.octets <= self._limit
 
 
 class Driver:
@@ -57,30 +57,38 @@ class Driver:
         config: SessionConfig,
         responder: Responder,
     ) -> None:
+        loop = asyncio.get_running_loop()
         self.transport = transport
         self.config = config
         self.core = SessionCore(is_client=transport.is_client, options=options, config=config)
         self.scheduler = Scheduler(watermark=config.watermark, quantum=config.quantum)
         self.responder = responder
-        self.closed: asyncio.Future[SessionClosed] = asyncio.get_running_loop().create_future()
-        self.established: asyncio.Future[SetupOptions] = asyncio.get_running_loop().create_future()
-        self.goaway: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.asking = Asking(self)
+        self.closed: asyncio.Future[SessionClosed] = loop.create_future()
+        self.established: asyncio.Future[SetupOptions] = loop.create_future()
+        self.goaway: asyncio.Future[str] = loop.create_future()
         """The peer's GOAWAY on the control stream, with its URI."""
-        self._answers: dict[RequestState, asyncio.Future[Message]] = {}
-        self._updates: dict[RequestUpdate, asyncio.Future[Message]] = {}
-        self._owners: dict[RequestState, RequestOwner] = {}
+        self.held = 0
+        """Octets that applications hold."""
+        self.unfinished = Unfinished(config.max_unfinished)
+        self._balance = 0
+        """Credit the peer is due; below zero, what applications hold beyond what came lately."""
+        self._kept = 0
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._credit: list[asyncio.Future[None]] = []
+        self._started = False
         self._pumping = False
+        self._receiving = False
+        """The core is taking octets in: what its sinks ask for waits until it has."""
+        self._dispatching = False
 
     def start(self) -> None:
-        """Sends SETUP. Requests may follow at once."""
+        """Sends SETUP, once. Requests may follow at once."""
+        if self._started or self.closed.done():
+            return
+        self._started = True
         stream_id = self.transport.open_stream(bidirectional=False)
         if stream_id is None:
-            self._end(
-                SessionClosed(SessionErrorCode.INTERNAL_ERROR, "no stream credit", remote=True)
-            )
-            self.transport.close(SessionErrorCode.INTERNAL_ERROR, "no credit for a control stream")
+            self.close(SessionErrorCode.INTERNAL_ERROR, "no credit for a control stream")
             return
         self.core.start(stream_id)
         self.act()
@@ -98,19 +106,22 @@ class Driver:
     # ConnectionHandler
 
     def stream_data(self, stream_id: int, data: bytes, fin: bool) -> None:
-        data_streams = self.core.data
-        held = data_streams.held
-        self.core.receive(stream_id, data, fin)
-        used = len(data) - (data_streams.held - held)
-        if used:
-            self.transport.consumed(used)
+        if not self._started:
+            self.start()
+        self._balance += len(data)
+        self._receiving = True
+        try:
+            self.core.receive(stream_id, data, fin)
+        finally:
+            self._receiving = False
         self.act()
 
     def stream_reset(self, stream_id: int, code: int) -> None:
-        held = self.core.data.held
-        self.core.stream_reset(stream_id, code)
-        if self.core.data.held < held:
-            self.transport.consumed(held - self.core.data.held)
+        self._receiving = True
+        try:
+            self.core.stream_reset(stream_id, code)
+        finally:
+            self._receiving = False
         self.act()
 
     def stop_sending(self, stream_id: int, code: int) -> None:
@@ -123,11 +134,7 @@ class Driver:
         self.act()
 
     def writable(self) -> None:
-        if self._credit:
-            waiting, self._credit = self._credit, []
-            for future in waiting:
-                if not future.done():
-                    future.set_result(None)
+        self.asking.writable()
         self.pump()
 
     def connection_lost(self, lost: ConnectionLost) -> None:
@@ -157,41 +164,80 @@ class Driver:
         self.scheduler.reset(self.transport, stream, code)
         self.transport.flush()
 
+    # Credit for octets in
+
     def hold(self, octets: int) -> None:
-        """Received payload that an application has not taken yet: the peer gets no credit for it."""
-        self.core.data.held += octets
+        """An application keeps received payload that it has not used: the peer gets no credit for it."""
+        self.held += octets
+        self._balance -= octets
 
     def release(self, octets: int) -> None:
-        """The application took what was held."""
-        self.core.data.held -= octets
-        self.transport.consumed(octets)
+        """The application used what it held."""
+        self.held -= octets
+        self._balance += octets
+        self._give_credit()
+
+    def _give_credit(self) -> None:
+        """Counts what the core keeps as well: streams that wait for their route."""
+        kept = self.core.data.held
+        self._balance += self._kept - kept
+        self._kept = kept
+        if self._balance > 0:
+            credit, self._balance = self._balance, 0
+            self.transport.consumed(credit)
+
+    # Actions and events
 
     def act(self) -> None:
-        """Carries out what the core wants done, and passes on what it tells."""
-        while True:
-            for action in self.core.take_actions():
-                match action:
-                    case Send(stream_id, data, fin):
-                        self.transport.send(stream_id, data, fin)
-                    case Reset(stream_id, code):
-                        self.transport.reset(stream_id, code)
-                    case Stop(stream_id, code):
-                        self.transport.stop(stream_id, code)
-                    case Close(code, reason):
-                        self.transport.close(code, reason)
-                        self._end(SessionClosed(code, reason, remote=False))
-                self.transport.flush()
-            event = self.core.next_event()
-            if event is None:
-                return
-            self._dispatch(event)
+        """Carries out what the core wants done, and passes on what it tells.
+
+        A handler of an event may call this again; what follows from that is passed on after it returns.
+        """
+        if self._receiving:
+            return
+        self._perform()
+        if self._dispatching:
+            return
+        self._dispatching = True
+        try:
+            while not self.closed.done() and (event := self.core.next_event()) is not None:
+                self._dispatch(event)
+                self._perform()
+        finally:
+            self._dispatching = False
+
+    def _perform(self) -> None:
+        actions = self.core.take_actions()
+        for action in actions:
+            match action:
+                case Send(stream_id, data, fin):
+                    self.transport.send(stream_id, data, fin)
+                case Reset(stream_id, code):
+                    self.transport.reset(stream_id, code)
+                case Stop(stream_id, code):
+                    self.transport.stop(stream_id, code)
+                case Close(code, reason):
+                    self.transport.close(code, reason)
+                    self._end(SessionClosed(code, reason, remote=False))
+        self._give_credit()
+        if actions:
+            self.transport.flush()
+            if self.transport.unsent() > self.config.max_backlog:
+                self.close(SessionErrorCode.INTERNAL_ERROR, "the peer does not read its answers")
 
     def _dispatch(self, event: Event) -> None:
         match event:
-            case Answered(request=request, message=message):
-                _resolve(self._answers.pop(request, None), message)
+            case Answered():
+                self.asking.answered(event)
+            case UpdateAnswered():
+                self.asking.update_answered(event)
+            case RequestEnded(request=request):
+                if request.is_local:
+                    self.asking.ended(event)
+                else:
+                    self.responder.request_ended(self, request)
             case MessageReceived(request=request, message=message):
-                owner = self._owners.get(request)
+                owner = self.asking.owners.get(request)
                 if owner is not None:
                     owner.message_received(message)
                 elif not request.is_local:
@@ -200,29 +246,13 @@ class Driver:
                 self.responder.request_received(self, request)
             case UpdateReceived(request=request, update=update, fault=fault):
                 self.responder.update_received(self, request, update, fault)
-            case UpdateAnswered(update=update, message=message):
-                _resolve(self._updates.pop(update, None), message)
-            case RequestEnded(request=request, code=code):
-                self._request_ended(request, code)
             case GoawayReceived(request=None, message=message):
-                _resolve(self.goaway, message.uri)
+                resolve(self.goaway, message.uri)
             case GoawayReceived():
                 pass
             case SetupReceived(options=options):
-                _resolve(self.established, options)
+                resolve(self.established, options)
                 self.responder.session_opened(self)
-
-    def _request_ended(self, request: RequestState, code: int | None) -> None:
-        reason = "ended without its answer" if code is None else f"cancelled with code 0x{code:x}"
-        error = RequestRejected(RequestErrorCode.INTERNAL_ERROR, f"the request was {reason}")
-        answer = self._answers.pop(request, None)
-        if answer is not None and not answer.done():
-            answer.set_exception(error)
-        owner = self._owners.pop(request, None)
-        if owner is not None:
-            owner.request_ended(error)
-        elif not request.is_local:
-            self.responder.request_ended(self, request)
 
     # Requests
 
@@ -236,73 +266,15 @@ class Driver:
     ) -> RequestState:
         """Sends a request, before the first await where there is credit, and waits for its OK.
 
-        Raises RequestRejected, DeadlineExceeded or SessionClosed; a request that is not waited for any
-        longer, for whatever reason, is cancelled.
+        Raises RequestRejected, DeadlineExceeded, SessionClosed, and LocalError for what cannot be sent. A
+        request that is not waited for any longer, for whatever reason, is cancelled.
         """
         limit = self.config.request_timeout if timeout is None else timeout
-        request: RequestState | None = None
-        message: Message | None = None
-        try:
-            async with asyncio.timeout(limit):
-                request = self._open(build, receiver) or await self._open_later(build, receiver)
-                if owner is not None:
-                    self._owners[request] = owner
-                answer = asyncio.get_running_loop().create_future()
-                self._answers[request] = answer
-                self.act()
-                message = await answer
-        except TimeoutError:
-            raise DeadlineExceeded(f"no answer from the peer within {limit:g} s") from None
-        finally:
-            if message is None and request is not None:
-                self._answers.pop(request, None)
-                self.cancel(request)
-        if isinstance(message, RequestError):
-            self._forget(request)
-            raise RequestRejected(
-                message.code, message.reason, retry_interval=message.retry_interval
-            )
-        return request
-
-    def _open(
-        self, build: Callable[[int], Request], receiver: Receiver | None
-    ) -> RequestState | None:
-        self._check_open()
-        stream_id = self.transport.open_stream(bidirectional=True)
-        if stream_id is None:
-            return None
-        requests = self.core.requests
-        return requests.ask(stream_id, build(requests.allocate_request_id()), receiver)
-
-    async def _open_later(
-        self, build: Callable[[int], Request], receiver: Receiver | None
-    ) -> RequestState:
-        while True:
-            credit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._credit.append(credit)
-            await self.until(credit)
-            request = self._open(build, receiver)
-            if request is not None:
-                return request
+        return await self.asking.ask(build, receiver, owner, limit)
 
     async def update(self, request: RequestState, parameters: Parameters) -> RequestOk:
         """Sends REQUEST_UPDATE and waits for its answer. Raises as `ask` does."""
-        self._check_open()
-        update = self.core.requests.update(request, parameters)
-        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._updates[update] = answer
-        self.act()
-        try:
-            async with asyncio.timeout(self.config.request_timeout):
-                message = await self.until(answer)
-        except TimeoutError:
-            raise DeadlineExceeded("no answer to REQUEST_UPDATE") from None
-        finally:
-            self._updates.pop(update, None)
-        if isinstance(message, RequestError):
-            raise RequestRejected(message.code, message.reason)
-        assert isinstance(message, RequestOk)
-        return message
+        return await self.asking.update(request, parameters, self.config.request_timeout)
 
     def send(self, request: RequestState, message: Message, *, fin: bool = False) -> None:
         """Sends a message on a request stream; does nothing once the request or session has ended."""
@@ -312,19 +284,16 @@ class Driver:
 
     def cancel(self, request: RequestState, code: int = StreamErrorCode.CANCELLED) -> None:
         """Cancels a request, or takes back an offer."""
-        self._forget(request)
         self.core.requests.cancel(request, code)
+        self.asking.forget(request)
         self.act()
 
     def finish(self, request: RequestState) -> None:
         """The request came to its end: no more data is expected for it."""
-        self._forget(request)
         self.core.requests.release(request)
         self.core.requests.finish(request)
+        self.asking.forget(request)
         self.act()
-
-    def _forget(self, request: RequestState) -> None:
-        self._owners.pop(request, None)
 
     # Waiting and ending
 
@@ -337,7 +306,8 @@ class Driver:
         future.cancel()
         raise self.closed.result()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises SessionClosed once the session has ended."""
         if self.closed.done():
             raise self.closed.result()
 
@@ -346,7 +316,22 @@ class Driver:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self.closed.done():
+            task.cancel()
         return task
+
+    def leave(self, uri: str, timeout: float) -> None:
+        """Sends GOAWAY; closes with GOAWAY_TIMEOUT after `timeout` seconds if requests remain; 0 never."""
+        is_first = not self.core.goaway_sent
+        self.core.goaway(uri, int(timeout * 1000))
+        self.act()
+        if is_first and timeout > 0 and not self.closed.done():
+            self.spawn(self._await_leave(timeout))
+
+    async def _await_leave(self, timeout: float) -> None:
+        await asyncio.sleep(timeout)
+        if self.core.requests.open:
+            self.close(SessionErrorCode.GOAWAY_TIMEOUT, "requests remain after GOAWAY")
 
     def close(self, code: SessionErrorCode = SessionErrorCode.NO_ERROR, reason: str = "") -> None:
         """Closes the session; what is not acknowledged may be lost."""
@@ -367,23 +352,13 @@ class Driver:
             return
         self.closed.set_result(error)
         self.core.closed = True
-        waiting: list[asyncio.Future[Any]] = [self.established]
-        waiting += [*self._answers.values(), *self._updates.values()]
-        for future in waiting:
+        futures: list[asyncio.Future[Any]] = [self.established, self.goaway]
+        for future in futures:
             if not future.done():
                 future.set_exception(error)
                 future.exception()
-        self.goaway.cancel()
-        self._answers.clear()
-        self._updates.clear()
-        owners, self._owners = list(self._owners.values()), {}
-        for owner in owners:
-            owner.request_ended(error)
+        self.asking.session_ended(error)
+        self.core.data.end(StreamErrorCode.SESSION_CLOSED)
         self.responder.session_closed(self)
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             task.cancel()
-
-
-def _resolve(future: asyncio.Future[Any] | None, value: object) -> None:
-    if future is not None and not future.done():
-        future.set_result(value)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from moqt.connection import Driver
-from moqt.errors import LocalError, MoqtError
+from moqt.errors import LocalError, MoqtError, RemoteError, SessionClosed, StreamErrorCode
 from moqt.model import TrackNamespace
 from moqt.protocol.requests import RequestState
 from moqt.wire.messages import (
@@ -19,9 +19,6 @@ from moqt.wire.messages import (
     SubscribeNamespace,
 )
 from moqt.wire.parameters import Parameters
-
-MAX_PENDING = 4096
-"""Namespace events that wait for a reader; a peer that announces more loses the session's patience."""
 
 
 class NamespaceEvent(NamedTuple):
@@ -34,7 +31,8 @@ class NamespaceEvent(NamedTuple):
 class NamespaceSubscription:
     """An accepted SUBSCRIBE_NAMESPACE. Iterating yields what appears and goes, from the start.
 
-    Ends when the publisher ends it; every namespace still active is then reported gone.
+    Ends when the publisher ends it; every namespace still active is then reported gone. Iterating raises
+    SessionClosed when the session ended it, RemoteError when the publisher announced too much.
     """
 
     def __init__(self, driver: Driver, prefix: TrackNamespace) -> None:
@@ -46,17 +44,24 @@ class NamespaceSubscription:
         self._events: deque[NamespaceEvent] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._ended = False
+        self._error: MoqtError | None = None
 
     async def start(self, parameters: Parameters, timeout: float | None = None) -> None:
         """Sends the request and waits for its OK; used by `Session.subscribe_namespace`."""
-        self._request = await self._driver.ask(
+        await self._driver.ask(
             lambda request_id: SubscribeNamespace(request_id, self.prefix, parameters),
             owner=self,
             timeout=timeout,
         )
 
+    def request_opened(self, request: RequestState) -> None:
+        """Called by the session when the request is about to be sent."""
+        self._request = request
+
     def message_received(self, message: Message) -> None:
         """Called by the session with NAMESPACE and NAMESPACE_DONE."""
+        if self._ended:
+            return
         if isinstance(message, Namespace):
             namespace = self.prefix + message.suffix
             if namespace not in self.active:
@@ -68,20 +73,24 @@ class NamespaceSubscription:
                 self.active.discard(namespace)
                 self._put(NamespaceEvent(namespace, False))
 
-    def request_ended(self, error: MoqtError | None) -> None:
-        """Called by the session when the publisher or the connection ends it."""
-        gone, self.active = self.active, set()
-        for namespace in sorted(gone):
-            self._put(NamespaceEvent(namespace, False))
-        self._ended = True
+    def _put(self, event: NamespaceEvent) -> None:
+        limit = self._driver.config.max_namespaces
+        self._events.append(event)
+        if len(self.active) > limit or len(self._events) > 2 * limit:
+            self._end(RemoteError(f"more than {limit} namespaces under one prefix"))
+            self._cancel(StreamErrorCode.EXCESSIVE_LOAD)
         self._wake()
 
-    def _put(self, event: NamespaceEvent) -> None:
-        if len(self._events) >= MAX_PENDING and not self._ended:
-            self.cancel()
-        else:
-            self._events.append(event)
-        self._wake()
+    def request_ended(self, error: MoqtError | None) -> None:
+        """Called by the session when the publisher or the connection ends it."""
+        self._end(error if isinstance(error, SessionClosed) else None)
+
+    def _end(self, error: MoqtError | None) -> None:
+        if not self._ended:
+            self._ended, self._error = True, error
+            gone, self.active = self.active, set()
+            self._events.extend(NamespaceEvent(namespace, False) for namespace in sorted(gone))
+            self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -92,6 +101,8 @@ class NamespaceSubscription:
             while self._events:
                 yield self._events.popleft()
             if self._ended:
+                if self._error is not None:
+                    raise self._error
                 return
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -99,9 +110,12 @@ class NamespaceSubscription:
     def cancel(self) -> None:
         """Ends it; iterating ends after what was already reported."""
         self._ended = True
-        if self._request is not None:
-            self._driver.cancel(self._request)
+        self._cancel(StreamErrorCode.CANCELLED)
         self._wake()
+
+    def _cancel(self, code: StreamErrorCode) -> None:
+        if self._request is not None:
+            self._driver.cancel(self._request, code)
 
 
 class NamespacePublication:
@@ -118,11 +132,15 @@ class NamespacePublication:
         """Sends the request and waits for its OK; used by `Session.publish_namespace`."""
         if not self.namespace or self.namespace[0].startswith(b"."):
             raise LocalError("namespaces that are empty or begin with a dot are reserved")
-        self._request = await self._driver.ask(
+        await self._driver.ask(
             lambda request_id: PublishNamespace(request_id, self.namespace, parameters),
             owner=self,
             timeout=timeout,
         )
+
+    def request_opened(self, request: RequestState) -> None:
+        """Called by the session when the request is about to be sent."""
+        self._request = request
 
     def message_received(self, message: Message) -> None:
         """Nothing follows the answer."""

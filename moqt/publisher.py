@@ -9,6 +9,7 @@ from itertools import count
 
 from moqt.connection import Driver
 from moqt.errors import LocalError, PublishDoneCode, RequestErrorCode
+from moqt.matching import count_ranges, range_filters
 from moqt.model import (
     MAX_VI64,
     FullTrackName,
@@ -17,8 +18,8 @@ from moqt.model import (
     TrackNamespace,
     namespace_matches,
 )
-from moqt.protocol.requests import RequestState
-from moqt.serving import ServedFetch, ServedSubscription, count_ranges
+from moqt.protocol.requests import Phase, RequestState
+from moqt.serving import ServedFetch, ServedSubscription
 from moqt.track import Track
 from moqt.wire.filters import LocationFilter, LocationRange
 from moqt.wire.messages import (
@@ -39,6 +40,7 @@ from moqt.wire.messages import (
     TrackStatus,
 )
 from moqt.wire.parameters import Parameters
+from moqt.wire.primitives import encode_namespace
 
 
 @dataclass(eq=False, slots=True)
@@ -49,6 +51,8 @@ class _Peer:
     subscriptions: dict[RequestState, ServedSubscription] = field(default_factory=dict)
     fetches: dict[RequestState, ServedFetch] = field(default_factory=dict)
     watchers: dict[RequestState, TrackNamespace] = field(default_factory=dict)
+    trailing: set[RequestState] = field(default_factory=set)
+    """Requests that were served to their end, which the peer has not confirmed."""
 
 
 class Publisher:
@@ -64,6 +68,8 @@ class Publisher:
 
     def add_track(self, track: Track) -> Track:
         """Offers a track to subscribers. Its namespace is announced by `add_namespace`."""
+        if track.failed is not None:
+            raise LocalError(f"{track.name} was stopped: {track.failed[1]}")
         if track.name in self.tracks:
             raise LocalError(f"{track.name} is published already")
         self.tracks[track.name] = track
@@ -81,7 +87,11 @@ class Publisher:
                     served.end(code, reason)
 
     def add_namespace(self, namespace: TrackNamespace) -> None:
-        """Tells whoever subscribed to a prefix of it, now and later."""
+        """Tells whoever subscribed to a prefix of it, now and later. LocalError for one that cannot be."""
+        try:
+            encode_namespace(namespace)
+        except ValueError as fault:
+            raise LocalError(str(fault)) from None
         if namespace not in self.namespaces:
             self.namespaces.add(namespace)
             self._announce(namespace, lambda suffix: Namespace(suffix))
@@ -105,15 +115,20 @@ class Publisher:
         """Subscriptions and fetches that are served at this moment."""
         return sum(len(p.subscriptions) + len(p.fetches) for p in self._peers.values())
 
+    @property
+    def _is_idle(self) -> bool:
+        return not self.active and not any(p.trailing for p in self._peers.values())
+
     async def wait_idle(self) -> None:
-        """Returns once no subscription or fetch is served."""
-        while self.active:
+        """Returns once no subscription or fetch is served, and those that were have said by their FIN that
+        everything arrived: what the transport still holds would be lost with the session."""
+        while not self._is_idle:
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(idle)
             await idle
 
     def _ended(self) -> None:
-        if self._idle and not self.active:
+        if self._idle and self._is_idle:
             idle, self._idle = self._idle, []
             for future in idle:
                 if not future.done():
@@ -144,7 +159,8 @@ class Publisher:
         served = peer.subscriptions.pop(request, None) or peer.fetches.pop(request, None)
         if served is not None:
             served.close()
-            self._ended()
+        peer.trailing.discard(request)
+        self._ended()
 
     def request_received(self, driver: Driver, request: RequestState) -> None:
         """Answers at once: everything there is to know is here."""
@@ -154,7 +170,7 @@ class Publisher:
                 track = self.tracks.get(asked.track)
                 if track is None or track.failed is not None:
                     refuse(driver, request, RequestErrorCode.DOES_NOT_EXIST, "no such track")
-                elif count_ranges(asked.parameters) > driver.config.max_filter_ranges:
+                elif _too_many_ranges(driver, asked.parameters):
                     refuse(driver, request, RequestErrorCode.INVALID_FILTER, "too many ranges")
                 elif isinstance(asked, Subscribe):
                     self._subscribe(driver, peer, request, track)
@@ -171,6 +187,10 @@ class Publisher:
 
     def _subscribe(self, driver: Driver, peer: _Peer, request: RequestState, track: Track) -> None:
         asked = request.message.parameters
+        wanted = asked.location_filter or LocationFilter.none()
+        if wanted.resolve(None).is_empty:
+            refuse(driver, request, RequestErrorCode.INVALID_RANGE, "the end before the start")
+            return
         if asked.fill is not None and not self._may_fetch(driver, peer):
             refuse(driver, request, RequestErrorCode.EXCESSIVE_LOAD, "too many fetches", retry=1000)
             return
@@ -195,12 +215,12 @@ class Publisher:
         end = _end_location(track, span)
         is_last = track.ended and end >= track.largest
         driver.send(request, FetchOk(is_last, end, Parameters(), _properties(track, asked)))
-        peer.fetches[request] = ServedFetch(
-            driver, request, track, span, lambda ended: self._drop(peer, ended)
-        )
+        served = ServedFetch(driver, request, track, span, lambda ended: self._drop(peer, ended))
+        peer.fetches[request] = served
+        served.begin()
 
     def _may_fetch(self, driver: Driver, peer: _Peer) -> bool:
-        filling = sum(bool(s.streams) for s in peer.subscriptions.values())
+        filling = sum(served.fetches for served in peer.subscriptions.values())
         return len(peer.fetches) + filling < driver.config.max_fetches
 
     def _drop(self, peer: _Peer, served: ServedSubscription | ServedFetch) -> None:
@@ -208,6 +228,8 @@ class Publisher:
             peer.subscriptions.pop(served.request, None)
         else:
             peer.fetches.pop(served.request, None)
+        if served.request.phase is not Phase.ENDED:
+            peer.trailing.add(served.request)
         self._ended()
 
     def _track_status(self, driver: Driver, request: RequestState, track: Track) -> None:
@@ -218,6 +240,9 @@ class Publisher:
     def _subscribe_namespace(self, driver: Driver, peer: _Peer, request: RequestState) -> None:
         assert isinstance(request.message, SubscribeNamespace)
         prefix = request.message.prefix
+        if prefix[:1] == (b".",):
+            refuse(driver, request, RequestErrorCode.DOES_NOT_EXIST, "a reserved namespace")
+            return
         for other in peer.watchers.values():
             if namespace_matches(prefix, other) or namespace_matches(other, prefix):
                 refuse(driver, request, RequestErrorCode.PREFIX_OVERLAP, "overlaps another one")
@@ -233,32 +258,52 @@ class Publisher:
     ) -> None:
         """Applies what can be changed on a running request."""
         peer = self._peers.setdefault(driver, _Peer())
-        asked = update.parameters
-        if fault is None and count_ranges(asked) > driver.config.max_filter_ranges:
-            fault = "too many ranges"
         served = peer.subscriptions.get(request)
         fetched = peer.fetches.get(request)
-        if fault is not None:
-            driver.send(request, RequestError(RequestErrorCode.INVALID_FILTER, 0, fault, None))
+        refusal = self._refusal(driver, peer, request, update.parameters, fault)
+        if refusal is not None:
+            code, reason = refusal
+            is_namespace = request in peer.watchers
+            driver.send(request, RequestError(code, 0, reason, None), fin=is_namespace)
+            peer.watchers.pop(request, None)
             if served is not None:
-                served.end(PublishDoneCode.UPDATE_FAILED, fault)
+                served.end(PublishDoneCode.UPDATE_FAILED, reason)
             elif fetched is not None:
                 fetched.close()
         elif served is not None:
             largest = served.track.largest
             driver.send(request, RequestOk(Parameters(largest_object=largest)))
-            served.update(update.request_id, asked)
+            served.update(update.request_id, update.parameters)
         else:
-            if fetched is not None and asked.subscriber_priority is not None:
-                fetched.set_subscriber_priority(asked.subscriber_priority)
-            if request in peer.watchers and asked.track_namespace_prefix is not None:
-                refusal = RequestError(
-                    RequestErrorCode.NOT_SUPPORTED, 0, "subscribe to the other prefix", None
-                )
-                peer.watchers.pop(request)
-                driver.send(request, refusal, fin=True)
-            else:
-                driver.send(request, RequestOk(Parameters()))
+            driver.send(request, RequestOk(Parameters()))
+            priority = update.parameters.subscriber_priority
+            if fetched is not None and priority is not None:
+                fetched.set_subscriber_priority(priority)
+
+    def _refusal(
+        self,
+        driver: Driver,
+        peer: _Peer,
+        request: RequestState,
+        asked: Parameters,
+        fault: str | None,
+    ) -> tuple[RequestErrorCode, str] | None:
+        """Why an update cannot be granted."""
+        served = peer.subscriptions.get(request)
+        if fault is not None:
+            return RequestErrorCode.INVALID_FILTER, fault
+        if request in peer.watchers and asked.track_namespace_prefix is not None:
+            return RequestErrorCode.NOT_SUPPORTED, "subscribe to the other prefix"
+        if served is None:
+            return None
+        if served.failing:
+            return RequestErrorCode.INTERNAL_ERROR, "an earlier update was refused"
+        limit = driver.config.max_filter_ranges
+        if served.ranges_after(asked) > limit or _too_many_ranges(driver, asked):
+            return RequestErrorCode.INVALID_FILTER, "too many ranges"
+        if asked.fill is not None and not self._may_fetch(driver, peer):
+            return RequestErrorCode.EXCESSIVE_LOAD, "too many fetches"
+        return None
 
 
 def refuse(
@@ -282,3 +327,9 @@ def _end_location(track: Track, span: LocationRange) -> Location:
     if span.end.object == MAX_VI64 and group is not None and group.objects:
         return max(Location(span.end.group, group.end_id - 1), span.start)
     return span.end
+
+
+def _too_many_ranges(driver: Driver, asked: Parameters) -> bool:
+    limit = driver.config.max_filter_ranges
+    nested = asked.fill is not None and count_ranges(range_filters(asked.fill)) > limit
+    return nested or count_ranges(range_filters(asked)) > limit

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class RequestOwner(Protocol):
-    """Hears of a request of ours after its first answer."""
+    """Hears of a request of ours."""
+
+    def request_opened(self, request: RequestState) -> None:
+        """It is about to be sent."""
 
     def message_received(self, message: Message) -> None:
         """PUBLISH_DONE, PUBLISH_STATE_NOTIFY, NAMESPACE, NAMESPACE_DONE or PUBLISH_SKIPPED."""
@@ -23,7 +26,8 @@ class RequestOwner(Protocol):
 
 
 class Responder(Protocol):
-    """Answers the peer's requests. Calls are synchronous; what takes time goes into `Driver.spawn`."""
+    """Answers the peer's requests. Calls are synchronous and never nested; what takes time goes into
+    `Driver.spawn`. The tokens of a request, with their aliases resolved, are in `RequestState.tokens`."""
 
     def session_opened(self, driver: Driver) -> None:
         """The peer's SETUP arrived."""

@@ -55,9 +55,21 @@ class _Sender(OutgoingStream):
 
 
 class SubgroupSender(_Sender):
-    """The Objects of a Group from position `start` on, as they are published, then End of Group and FIN."""
+    """The Objects of a Group from position `start` on, as they are published, then End of Group and FIN.
 
-    __slots__ = ("_encoder", "_group", "_index", "_marked", "_prefix")
+    A stream that leaves out what the subscription asked for at first ends with a reset instead.
+    """
+
+    __slots__ = (
+        "_encoder",
+        "_group",
+        "_index",
+        "_marked",
+        "_prefix",
+        "_stop",
+        "is_through",
+        "leaves_out",
+    )
 
     def __init__(
         self,
@@ -89,40 +101,60 @@ class SubgroupSender(_Sender):
         self._encoder = SubgroupEncoder(header)
         self._prefix = header.encode()
         self._marked = group.complete
+        self._stop: int | None = None
+        self.is_through = False
+        """Its last octets were pulled; it was not reset."""
+        self.leaves_out = False
 
     @property
     def group_id(self) -> int:
         return self._group.group_id
 
+    @property
+    def next_location(self) -> Location:
+        """Where the next Object of this stream is, at the least."""
+        group = self._group
+        upcoming = group.objects[self._index : self._index + 1]
+        return Location(group.group_id, upcoming[0].object_id if upcoming else group.end_id)
+
+    def cut(self, *, is_whole: bool) -> None:
+        """Ends the stream after what is published by now; unless that is all there will be, by a reset."""
+        if not self._group.ended:
+            self._stop = len(self._group.objects)
+            self.leaves_out |= not is_whole
+
     def refill(self) -> Supply:
         group = self._group
-        while self._index < len(group.objects):
+        stop = len(group.objects) if self._stop is None else self._stop
+        while self._index < stop:
             stored = group.objects[self._index]
             self._index += 1
             if self.matches(group.group_id, stored):
                 payload = self._read(stored)
                 if payload is None:
                     return Supply.RESET
-                return self._put(
-                    self._take_prefix()
-                    + self._encoder.object(
-                        stored.object_id, len(payload), properties=stored.properties
-                    ),
-                    payload,
-                )
+                return self._put(self._object(stored, len(payload)), payload)
+        if self._stop is not None:
+            return self._end()
         if not group.ended:
             return Supply.WAIT
-        if self._marked:
-            return Supply.END
+        if self._marked or not self.matches(group.group_id, group.end_marker):
+            return self._end()
         self._marked = True
-        status = ObjectStatus.END_OF_GROUP
-        return self._put(
-            self._take_prefix() + self._encoder.object(group.end_id, 0, status=status), b""
-        )
+        return self._put(self._object(group.end_marker, 0, ObjectStatus.END_OF_GROUP), b"")
 
-    def _take_prefix(self) -> bytes:
+    def _end(self) -> Supply:
+        if self.leaves_out:
+            self.reset_code = StreamErrorCode.CANCELLED
+            return Supply.RESET
+        self.is_through = True
+        return Supply.END
+
+    def _object(
+        self, stored: StoredObject, length: int, status: ObjectStatus = ObjectStatus.NORMAL
+    ) -> bytes:
         prefix, self._prefix = self._prefix, b""
-        return prefix
+        return prefix + self._encoder.object(stored.object_id, length, status, stored.properties)
 
 
 class EndOfTrackSender(OutgoingStream):
@@ -157,9 +189,20 @@ class EndOfTrackSender(OutgoingStream):
 
 
 class RangeSender(_Sender):
-    """What is published of a range, in Group Order, for a FETCH or a fill: then FIN."""
+    """What is published of a range, in Group Order, for a FETCH or a fill: then FIN.
 
-    __slots__ = ("_encoder", "_items", "_order", "_prefix")
+    What cannot be sent to its end is reset after its header, which says whose answer it is.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_encoder",
+        "_items",
+        "_order",
+        "_prefix",
+        "_track",
+        "has_own_priority",
+    )
 
     def __init__(
         self,
@@ -170,6 +213,7 @@ class RangeSender(_Sender):
         span: LocationRange,
         order: GroupOrder,
         *,
+        has_own_priority: bool = False,
         matches: Callable[[int, StoredObject], bool],
         on_finished: Callable[[OutgoingStream], None],
         on_fault: Callable[[PayloadUnavailable], None],
@@ -180,23 +224,30 @@ class RangeSender(_Sender):
         self._encoder = FetchEncoder(request_id, order)
         self._prefix = self._encoder.header
         self._order = order
+        self._track = track
+        self._broken = False
+        self.has_own_priority = has_own_priority
+        """Whether its Subscriber Priority is not its subscription's."""
         assert track.largest is not None
         last = track.largest if span.end is None else min(span.end, track.largest)
         groups = [g for g in track.groups.values() if span.start.group <= g.group_id <= last.group]
         if order is GroupOrder.DESCENDING:
             groups.reverse()
         self._items = _walk(groups, span.start, last)
+        if groups:
+            self._rank(groups[0])
 
     def refill(self) -> Supply:
+        if self._broken or self._track.failed is not None:
+            return self._break()
         for group, stored in self._items:
             if not self.matches(group.group_id, stored):
                 continue
             payload = self._read(stored)
             if payload is None:
-                return Supply.RESET
-            self.priority = self.priority._replace(
-                publisher=group.priority, group=group_key(group.group_id, self._order)
-            )
+                self._broken = True
+                return self._break()
+            self._rank(group)
             header = ObjectHeader(
                 Location(group.group_id, stored.object_id),
                 len(payload),
@@ -210,6 +261,19 @@ class RangeSender(_Sender):
             prefix, self._prefix = self._prefix, b""
             return self._put(prefix, b"")
         return Supply.END
+
+    def _break(self) -> Supply:
+        if self._prefix:
+            prefix, self._prefix = self._prefix, b""
+            return self._put(prefix, b"")
+        self.reset_code = StreamErrorCode.INTERNAL_ERROR
+        return Supply.RESET
+
+    def _rank(self, group: Group) -> None:
+        """A fetch stream is as urgent as its next Object."""
+        self.priority = self.priority._replace(
+            publisher=group.priority, group=group_key(group.group_id, self._order)
+        )
 
 
 def _walk(

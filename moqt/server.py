@@ -57,10 +57,10 @@ class Server:
 
     async def close(self) -> None:
         """Closes every session and the socket. Returns once nothing of them is left."""
-        drivers = list(self._drivers)
-        for driver in drivers:
-            driver.close(SessionErrorCode.NO_ERROR, "the server stops")
-        await asyncio.gather(*(driver.wait_closed() for driver in drivers))
+        while drivers := tuple(self._drivers):
+            for driver in drivers:
+                driver.close(SessionErrorCode.NO_ERROR, "the server stops")
+            await asyncio.gather(*(driver.wait_closed() for driver in drivers))
         self._listener.close()
         await self._listener.wait_closed()
 

@@ -164,9 +164,9 @@ class Session:
         return publication
 
     def goaway(self, *, uri: str = "", timeout: float = 0) -> None:
-        """Says that this end means to leave within `timeout` seconds; new requests are refused."""
-        self.driver.core.goaway(uri, int(timeout * 1000))
-        self.driver.act()
+        """Says that this end means to leave; new requests are refused. With a `timeout` in seconds the
+        session is closed after it if requests remain. Raises LocalError for a URI from a client."""
+        self.driver.leave(uri, timeout)
 
     async def close(
         self, code: SessionErrorCode = SessionErrorCode.NO_ERROR, reason: str = ""

@@ -9,9 +9,21 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from moqt.errors import LocalError, PayloadUnavailable, PublishDoneCode
-from moqt.model import FullTrackName, Location, Properties
-from moqt.wire.properties import PropertyType
+from moqt.errors import (
+    LocalError,
+    MalformedTrack,
+    PayloadUnavailable,
+    ProtocolViolation,
+    PublishDoneCode,
+)
+from moqt.model import MAX_VI64, FullTrackName, GroupOrder, Location, Properties
+from moqt.wire.fields import TRACK
+from moqt.wire.properties import (
+    PropertyType,
+    check_track_properties,
+    encode_properties,
+    track_property,
+)
 
 DEFAULT_PRIORITY = 128
 
@@ -42,10 +54,17 @@ class StoredObject:
         payload = self.payload
         if isinstance(payload, bytes | memoryview):
             return payload
-        octets = payload.read()
+        octets = _as_octets(payload.read())
         if len(octets) != len(payload):
             raise PayloadUnavailable(f"{len(octets)} octets came of {len(payload)} announced")
         return octets
+
+
+def _as_octets(octets: bytes | memoryview) -> bytes | memoryview:
+    """A view whose length is its size."""
+    if isinstance(octets, memoryview) and (octets.ndim != 1 or octets.itemsize != 1):
+        return octets.cast("B")
+    return octets
 
 
 @dataclass(slots=True)
@@ -68,6 +87,11 @@ class Group:
         """One more than the last Object's ID."""
         return self.objects[-1].object_id + 1 if self.objects else 0
 
+    @property
+    def end_marker(self) -> StoredObject:
+        """Where End of Group stands, as an Object that filters can test."""
+        return StoredObject(self.end_id, b"")
+
 
 class TrackListener(Protocol):
     """Hears of what happens to a track."""
@@ -79,7 +103,10 @@ class TrackListener(Protocol):
 
 
 class Track:
-    """Objects to publish. `max_cache_duration` in milliseconds is announced to relays."""
+    """Objects to publish. `max_cache_duration` in milliseconds is announced to relays.
+
+    LocalError for a name or properties that no peer would accept.
+    """
 
     def __init__(
         self,
@@ -100,6 +127,10 @@ class Track:
         if default_priority != DEFAULT_PRIORITY:
             own.append((PropertyType.DEFAULT_PUBLISHER_PRIORITY, default_priority))
         self.properties: Properties = tuple(sorted(own, key=lambda pair: pair[0]))
+        self._check_name_and_properties()
+        order = track_property(self.properties, PropertyType.DEFAULT_PUBLISHER_GROUP_ORDER)
+        self.default_group_order = GroupOrder(order or GroupOrder.ASCENDING)
+        """The order of subscriptions that ask for none."""
         self.groups: dict[int, Group] = {}
         """By ascending Group ID."""
         self.largest: Location | None = None
@@ -108,6 +139,16 @@ class Track:
         self.end_priority = default_priority
         self.failed: tuple[PublishDoneCode, str] | None = None
         self._listeners: list[TrackListener] = []
+
+    def _check_name_and_properties(self) -> None:
+        if self.name.namespace[:1] in ((b".",), (b".session",)):
+            raise LocalError(f"{self.name}: this namespace is reserved")
+        try:
+            TRACK.encode(self.name)
+            encode_properties(self.properties)
+            check_track_properties(self.properties)
+        except (ValueError, ProtocolViolation, MalformedTrack) as fault:
+            raise LocalError(f"{self.name}: {fault}") from None
 
     def listen(self, listener: TrackListener) -> None:
         """Reports to `listener` from now on."""
@@ -131,10 +172,9 @@ class Track:
         `last` ends the Group with it. Raises LocalError unless the Location is larger than all before.
         """
         self._check_open()
-        if properties and not self.object_properties:
-            raise LocalError("this track was made without object_properties")
-        if self.largest is not None and location <= self.largest:
-            raise LocalError(f"an Object at {location} comes after {self.largest}")
+        self._check_object(location, priority, properties)
+        if isinstance(payload, memoryview):
+            payload = _as_octets(payload)
         group = self.groups.get(location.group)
         if group is None:
             wanted = self.default_priority if priority is None else priority
@@ -146,6 +186,24 @@ class Track:
         self.largest = location
         for listener in tuple(self._listeners):
             listener.object_added(group, len(group.objects) - 1)
+
+    def _check_object(
+        self, location: Location, priority: int | None, properties: Properties
+    ) -> None:
+        if self.largest is not None and location <= self.largest:
+            raise LocalError(f"an Object at {location} comes after {self.largest}")
+        if min(location) < 0 or max(location) >= MAX_VI64:
+            raise LocalError(f"{location} is outside 0 to 2^64-2")
+        if priority is not None and not 0 <= priority <= 255:
+            raise LocalError(f"priority {priority} is outside 0 to 255")
+        if not properties:
+            return
+        if not self.object_properties:
+            raise LocalError("this track was made without object_properties")
+        try:
+            encode_properties(properties)
+        except ValueError as fault:
+            raise LocalError(f"{location}: {fault}") from None
 
     def end_group(self, group_id: int) -> None:
         """No Object follows in this Group."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from moqt.errors import LocalError
 
 DEFAULT_PORT = 443
+
+_HOST = re.compile(r"[A-Za-z0-9._~-]+|[0-9A-Fa-f:.]+")
+_PATH = "/%!$&'()*+,;=:@-._~"
 
 
 class MoqtUrl(NamedTuple):
@@ -33,7 +37,7 @@ def format_authority(host: str, port: int) -> str:
 
 
 def parse_url(url: str) -> MoqtUrl:
-    """Takes a URL apart. Raises LocalError that says what is expected."""
+    """Takes a URL apart; what a path cannot hold as it is gets percent-encoded. Raises LocalError."""
     expected = "expected moqt://host[:port][/path]"
     try:
         parts = urlsplit(url)
@@ -42,7 +46,11 @@ def parse_url(url: str) -> MoqtUrl:
         raise LocalError(f"{url!r} is no URL ({error}); {expected}") from None
     if parts.scheme != "moqt" or not parts.hostname:
         raise LocalError(f"{url!r} is no MOQT URL; {expected}")
-    if parts.username is not None:
+    if "@" in parts.netloc:
         raise LocalError(f"a MOQT URL has no user; {expected}")
-    path = parts.path + (f"?{parts.query}" if parts.query else "")
+    if not _HOST.fullmatch(parts.hostname):
+        raise LocalError(f"{parts.hostname!r} is no host name; {expected}")
+    path = quote(parts.path, safe=_PATH) + (
+        f"?{quote(parts.query, safe=_PATH + '?')}" if parts.query else ""
+    )
     return MoqtUrl(parts.hostname, DEFAULT_PORT if port is None else port, path)

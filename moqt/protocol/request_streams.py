@@ -1,7 +1,4 @@
-"""The request streams of one session (draft-22 sections 2.4 to 2.6 and 3): who asked what, and what may cross now.
-
-`requests.py` says what is allowed; this module moves messages.
-"""
+"""The request streams of one session (draft-22 sections 2.4 to 2.6 and 3). `requests.py` says what may cross now."""
 
 from __future__ import annotations
 
@@ -16,7 +13,9 @@ from moqt.errors import (
     SessionErrorCode,
     StreamErrorCode,
 )
+from moqt.model import FullTrackName
 from moqt.protocol.actions import Action, Reset, Send, Stop
+from moqt.protocol.checks import check_answer, check_request, check_sent
 from moqt.protocol.events import (
     Answered,
     Event,
@@ -27,13 +26,14 @@ from moqt.protocol.events import (
     UpdateAnswered,
     UpdateReceived,
 )
-from moqt.protocol.requests import Phase, RequestIds, RequestState
+from moqt.protocol.openings import Opening, Openings
+from moqt.protocol.requests import Phase, RequestIds, RequestState, encode
 from moqt.protocol.streams import DataStreams, Receiver
+from moqt.protocol.tokens import TokenCache
 from moqt.wire.filters import InvalidFilter
 from moqt.wire.messages import (
     Goaway,
     Message,
-    MessageReader,
     MessageType,
     Publish,
     PublishNamespace,
@@ -46,22 +46,17 @@ from moqt.wire.messages import (
     SubscribeNamespace,
     SubscribeOk,
     SubscribeTracks,
+    TrackStatus,
     decode_message,
-    encode_message,
 )
 from moqt.wire.parameters import Parameters
 
-_FIRST_MESSAGES: frozenset[int] = frozenset(
-    {
-        MessageType.TRACK_STATUS,
-        MessageType.SUBSCRIBE,
-        MessageType.PUBLISH,
-        MessageType.FETCH,
-        MessageType.PUBLISH_NAMESPACE,
-        MessageType.SUBSCRIBE_NAMESPACE,
-        MessageType.SUBSCRIBE_TRACKS,
-    }
-)
+_NO_REQUEST = TrackStatus(0, FullTrackName((), b""))
+"""Stands in a request until its own message is read."""
+_OFFERS = (PublishNamespace, Publish)
+
+_RETRY_MS = 1000
+"""When a peer may ask again that was refused with EXCESSIVE_LOAD."""
 
 
 class _Session(Protocol):
@@ -72,6 +67,9 @@ class _Session(Protocol):
     peer_options: SetupOptions | None
     goaway_sent: bool
     data: DataStreams
+    tokens: TokenCache
+
+    def close(self, code: SessionErrorCode, reason: str) -> None: ...
 
 
 class RequestStreams:
@@ -85,58 +83,58 @@ class RequestStreams:
         self.goaway_received = False
         self.open: dict[int, RequestState] = {}
         """Requests whose streams are still open, by stream ID."""
-        self._next_id = 0 if session.is_client else 1
+        self.next_id = 0 if session.is_client else 1
+        """The Request ID that the next request of this end has to have."""
         self._peer_ids = RequestIds(1 if session.is_client else 0)
-        self._opening: dict[int, MessageReader] = {}
-        self._draining: set[int] = set()
-        """Cancelled streams on which the peer may still be sending."""
+        self.openings = Openings(is_client=session.is_client)
         self._data.is_ours = self._issued
 
     # Requests of ours
 
-    def allocate_request_id(self) -> int:
-        """The next Request ID of this end."""
-        request_id = self._next_id
-        self._next_id += 2
-        return request_id
-
     def _issued(self, request_id: int) -> bool:
-        return request_id < self._next_id and request_id % 2 == self._next_id % 2
+        return request_id < self.next_id and request_id % 2 == self.next_id % 2
 
     def ask(
         self, stream_id: int, message: Request, receiver: Receiver | None = None
     ) -> RequestState:
         """Opens a request on a fresh bidirectional stream. Data that comes back goes to `receiver`.
 
-        Raises LocalError after a GOAWAY, and ValueError when the message cannot be encoded.
+        Raises LocalError after a GOAWAY, and when the message cannot be encoded.
         """
         if self.goaway_received:
             raise LocalError("the peer sent GOAWAY; open a new session for new requests")
-        encoded = encode_message(message)
+        encoded = encode(message)
+        self.next_id += 2
         request = RequestState(
             stream_id=stream_id, message=message, is_local=True, receiver=receiver
         )
         self.open[stream_id] = request
-        self._add_route(request, message.request_id)
+        self._add_route(request, message.request_id, message.parameters)
         if isinstance(message, Subscribe):
             request.alias_pending = True
-            self._data.awaiting_alias += 1
+            self._data.expect_alias(message.track)
         self._send(stream_id, encoded)
         return request
 
-    def _add_route(self, request: RequestState, request_id: int) -> None:
-        if request.receiver is not None:
+    def _add_route(self, request: RequestState, request_id: int, parameters: Parameters) -> None:
+        """Where the fetch or fill stream goes that answers under `request_id`."""
+        receiver = request.receiver
+        if receiver is not None:
+            order = parameters.fill and parameters.fill.group_order
+            order = order or request.message.parameters.group_order or receiver.group_order
             request.routes.append(request_id)
-            self._data.add_request(request_id, request.receiver)
+            self._data.add_request(request_id, receiver, order)
 
     def update(self, request: RequestState, parameters: Parameters) -> RequestUpdate:
         """Sends REQUEST_UPDATE; its fill stream, if it asks for one, goes to the request's receiver."""
         limit = self._session.peer_options.max_request_updates if self._session.peer_options else 0
         if limit and len(request.updates) >= limit:
             raise LocalError(f"the peer takes {limit} unanswered REQUEST_UPDATEs at a time")
-        message = RequestUpdate(self.allocate_request_id(), parameters)
+        message = RequestUpdate(self.next_id, parameters)
         self.send(request, message)
-        self._add_route(request, message.request_id)
+        self.next_id += 2
+        if parameters.fill is not None:
+            self._add_route(request, message.request_id, parameters)
         return message
 
     # Messages on request streams
@@ -145,21 +143,21 @@ class RequestStreams:
         """Sends an answer or a later message. Raises LocalError where the protocol forbids it now."""
         if request.phase is Phase.ENDED or request.fin_sent:
             raise LocalError(f"{type(message).__name__} on a request that has ended")
-        was_answered = request.phase is not Phase.PENDING
-        request.note(message, sent=True)
-        encoded = encode_message(
-            message,
-            request.kind,
-            by_requester=request.is_local,
-            update=was_answered,
-        )
+        request.check(message, sent=True)
+        check_sent(message, by_client=self._session.is_client)
+        if fin and (debt := request.debt_after(message)):
+            raise LocalError(f"FIN before {debt}")
+        encoded = encode(message, request)
+        request.move(message, sent=True)
         request.fin_sent = fin
         self._send(request.stream_id, encoded, fin)
         self._settle(request)
 
     def finish(self, request: RequestState) -> None:
-        """Sends FIN: no more messages from this end."""
+        """Sends FIN: no more messages from this end. Raises LocalError while it owes one."""
         if not request.fin_sent and request.stream_id in self.open:
+            if debt := request.debt():
+                raise LocalError(f"FIN before {debt}")
             request.fin_sent = True
             self._send(request.stream_id, b"", True)
             self._settle(request)
@@ -177,16 +175,20 @@ class RequestStreams:
         for request_id in request.routes:
             self._data.remove_request(request_id)
         request.routes.clear()
-        if request.alias is not None and request.receiver is not None:
-            self._data.remove_alias(request.alias, request.receiver)
+        receiver, request.receiver = request.receiver, None
+        if request.alias is not None and receiver is not None:
+            self._data.remove_alias(request.alias, receiver)
 
     def accept_publish(self, request: RequestState, receiver: Receiver) -> None:
         """Routes the Objects of the peer's PUBLISH to `receiver`; to be called before its RequestOk."""
         if not isinstance(request.message, Publish):
             raise LocalError("only a PUBLISH is accepted with a receiver")
         request.receiver = receiver
-        self._data.add_alias(request.message.track_alias, request.message.track, receiver)
-        self._data.replay()
+        try:
+            self._data.add_alias(request.message.track_alias, request.message.track, receiver)
+            self._data.replay()
+        except ProtocolViolation as violation:
+            self._session.close(violation.code, violation.reason)
 
     def _send(self, stream_id: int, data: bytes, fin: bool = False) -> None:
         self._actions.append(Send(stream_id, data, fin))
@@ -196,11 +198,13 @@ class RequestStreams:
             self._actions.append(Reset(request.stream_id, code))
         if not request.fin_received:
             self._actions.append(Stop(request.stream_id, code))
-            self._draining.add(request.stream_id)
+            self.openings.drain(request.stream_id)
 
     def _settle(self, request: RequestState) -> None:
         if request.fin_sent and request.fin_received:
             self.open.pop(request.stream_id, None)
+            if request.phase is not Phase.ENDED and not request.is_local:
+                self._fail(request, None)  # the responder hears that the peer has had everything
             self._end(request)
 
     def _end(self, request: RequestState) -> None:
@@ -210,8 +214,8 @@ class RequestStreams:
     def _alias_settled(self, request: RequestState) -> None:
         if request.alias_pending:
             request.alias_pending = False
-            self._data.awaiting_alias -= 1
-            self._data.replay()
+            assert isinstance(request.message, Subscribe)
+            self._data.alias_settled(request.message.track)
 
     # What the peer sends
 
@@ -220,8 +224,8 @@ class RequestStreams:
         request = self.open.get(stream_id)
         if request is not None:
             request.reader.feed(data)
-        else:
-            request = self._first(stream_id, data, fin)
+        elif (opening := self.openings.receive(stream_id, data, fin)) is not None:
+            request = self._first(stream_id, opening, fin)
         if request is None:
             return
         while (framed := request.reader.next()) is not None:
@@ -230,47 +234,45 @@ class RequestStreams:
         if fin:
             self._fin(request)
 
-    def _first(self, stream_id: int, data: bytes, fin: bool) -> RequestState | None:
-        """The first message of a stream that the peer opened; None while it is not whole, or refused."""
-        if stream_id in self._draining or (stream_id & 1 == 0) == self._session.is_client:
-            if fin:
-                self._draining.discard(stream_id)
+    def _first(self, stream_id: int, opening: Opening, fin: bool) -> RequestState | None:
+        """The request that a stream begins with; None when it is refused here."""
+        request = RequestState(
+            stream_id=stream_id, message=_NO_REQUEST, is_local=False, reader=opening.reader
+        )
+        refusal = self._open(request, opening)
+        if refusal is not None:
+            code, reason = refusal
+            retry = _RETRY_MS + 1 if code is RequestErrorCode.EXCESSIVE_LOAD else 0
+            self._send(stream_id, encode(RequestError(code, retry, reason, None)), True)
+            if not fin:
+                self.openings.drain(stream_id)
             return None
-        reader = self._opening.setdefault(stream_id, MessageReader())
-        reader.feed(data)
-        framed = reader.next()
-        if framed is None:
-            if fin:
-                raise ProtocolViolation("FIN before the first message of a request")
-            return None
-        del self._opening[stream_id]
-        message_type, body = framed
-        if message_type not in _FIRST_MESSAGES:
-            raise ProtocolViolation(f"a request stream begins with message 0x{message_type:x}")
-        try:
-            message = decode_message(message_type, body)
-        except InvalidFilter as fault:
-            assert fault.request_id is not None
-            self._check_id(fault.request_id)
-            self._refuse(stream_id, fin, RequestErrorCode.INVALID_FILTER, str(fault))
-            return None
-        assert isinstance(message, Request)
-        self._check_id(message.request_id)
-        if self._session.goaway_sent:
-            self._refuse(stream_id, fin, RequestErrorCode.GOING_AWAY, "this session is ending")
-            return None
-        if len(self.open) >= self._session.config.max_requests:
-            self._refuse(stream_id, fin, RequestErrorCode.EXCESSIVE_LOAD, "too many requests")
-            return None
-        request = RequestState(stream_id=stream_id, message=message, is_local=False, reader=reader)
         self.open[stream_id] = request
         self._events.append(RequestReceived(request=request))
         return request
 
-    def _refuse(self, stream_id: int, fin: bool, code: RequestErrorCode, reason: str) -> None:
-        self._send(stream_id, encode_message(RequestError(code, 0, reason, None)), True)
-        if not fin:
-            self._draining.add(stream_id)
+    def _open(self, request: RequestState, opening: Opening) -> tuple[RequestErrorCode, str] | None:
+        """Takes the message that opens a request; with the code and the reason if it is refused here."""
+        tokens = self._session.tokens
+        try:
+            message = decode_message(opening.message_type, opening.body)
+        except InvalidFilter as fault:
+            assert fault.request_id is not None
+            self._check_id(fault.request_id)
+            if fault.parameters is not None:
+                tokens.resolve(fault.parameters.authorization_tokens)
+            return RequestErrorCode.INVALID_FILTER, fault.reason
+        assert isinstance(message, Request)
+        self._check_id(message.request_id)
+        check_request(message)
+        request.message = message
+        request.tokens = tokens.resolve(message.parameters.authorization_tokens)
+        if self._session.goaway_sent:
+            return RequestErrorCode.GOING_AWAY, "this session is ending"
+        asked = sum(not other.is_local for other in self.open.values())
+        if asked >= self._session.config.max_requests:
+            return RequestErrorCode.EXCESSIVE_LOAD, "too many requests"
+        return None
 
     def _check_id(self, request_id: int) -> None:
         fault = self._peer_ids.take(request_id)
@@ -278,8 +280,7 @@ class RequestStreams:
             raise ProtocolViolation(fault, SessionErrorCode.INVALID_REQUEST_ID)
 
     def _message(self, request: RequestState, message_type: int, body: bytes) -> None:
-        fault: str | None = None
-        message: Message
+        fault: InvalidFilter | None = None
         try:
             message = decode_message(
                 message_type,
@@ -289,45 +290,62 @@ class RequestStreams:
                 update=request.phase is not Phase.PENDING,
             )
         except InvalidFilter as invalid:
+            if message_type != MessageType.REQUEST_UPDATE:
+                raise ProtocolViolation("a request inside a request stream") from None
             assert invalid.request_id is not None
-            message, fault = RequestUpdate(invalid.request_id, Parameters()), str(invalid)
+            parameters = invalid.parameters or Parameters()
+            message, fault = RequestUpdate(invalid.request_id, parameters), invalid
+        request.check(message, sent=False)
         first_answer = request.is_local and request.phase is Phase.PENDING
-        updated = request.updates[0] if request.updates else None
-        request.note(message, sent=False)
         match message:
             case RequestUpdate():
                 self._update_received(request, message, fault)
             case Goaway():
                 self._goaway(request, message)
-            case RequestOk() | RequestError() | SubscribeOk() if updated and not first_answer:
-                assert not isinstance(message, SubscribeOk)
-                self._events.append(
-                    UpdateAnswered(request=request, update=updated, message=message)
-                )
             case _ if first_answer:
                 self._answered(request, message)
+            case RequestOk() | RequestError():
+                self._update_answered(request, message)
             case _:
+                request.move(message, sent=False)
                 self._events.append(MessageReceived(request=request, message=message))
 
     def _update_received(
-        self, request: RequestState, update: RequestUpdate, fault: str | None
+        self, request: RequestState, update: RequestUpdate, fault: InvalidFilter | None
     ) -> None:
         self._check_id(update.request_id)
-        if len(request.updates_received) > self._session.config.max_request_updates:
+        given = update.parameters.authorization_tokens
+        request.tokens = self._session.tokens.resolve(given) or request.tokens
+        if request.fin_sent:
+            return  # it crossed our last message, and no answer can follow that
+        request.move(update, sent=False)
+        limit = self._session.config.max_request_updates
+        if limit and len(request.updates_received) > limit:
             raise ProtocolViolation(
-                f"more than {self._session.config.max_request_updates} unanswered updates",
-                SessionErrorCode.TOO_MANY_REQUEST_UPDATES,
+                f"more than {limit} unanswered updates", SessionErrorCode.TOO_MANY_REQUEST_UPDATES
             )
-        self._events.append(UpdateReceived(request=request, update=update, fault=fault))
+        reason = fault.reason if fault is not None else None
+        self._events.append(UpdateReceived(request=request, update=update, fault=reason))
+
+    def _update_answered(self, request: RequestState, message: RequestOk | RequestError) -> None:
+        """One REQUEST_ERROR may stand for all updates that are not answered yet."""
+        if not request.update_failed:
+            last = len(request.updates) if isinstance(message, RequestError) else 1
+            for update in list(request.updates)[:last]:
+                self._events.append(UpdateAnswered(request=request, update=update, message=message))
+        request.move(message, sent=False)
 
     def _goaway(self, request: RequestState, message: Goaway) -> None:
         if message.uri and not self._session.is_client:
             raise ProtocolViolation("GOAWAY with a URI from a client")
+        request.move(message, sent=False)
         self._events.append(GoawayReceived(request=request, message=message))
 
     def _answered(self, request: RequestState, message: Message) -> None:
+        check_answer(request.message, message, at_server=not self._session.is_client)
+        request.move(message, sent=False)
         if isinstance(message, RequestError):
-            self._check_redirect(request, message)
+            self.release(request)
             self.finish(request)
         elif isinstance(message, SubscribeOk) and request.receiver is not None:
             assert isinstance(request.message, Subscribe)
@@ -335,51 +353,47 @@ class RequestStreams:
         self._events.append(Answered(request=request, message=message))
         self._alias_settled(request)
 
-    def _check_redirect(self, request: RequestState, message: RequestError) -> None:
-        redirect = message.redirect
-        if redirect is None:
-            return
-        if redirect.uri and not self._session.is_client:
-            raise ProtocolViolation("redirect to a URI from a client")
-        by_prefix = (PublishNamespace, SubscribeNamespace, SubscribeTracks)
-        if redirect.track.name and isinstance(request.message, by_prefix):
-            raise ProtocolViolation("redirect of a namespace request to a track")
-
     def _fin(self, request: RequestState) -> None:
         if request.reader.pending:
             raise ProtocolViolation("FIN inside a message")
         request.fin_received = True
-        sender_owes = isinstance(request.message, Subscribe if request.is_local else Publish)
-        if request.phase is Phase.ENDED:
-            pass
-        elif (
-            request.is_local
-            and (
-                request.phase is Phase.PENDING
-                or isinstance(request.message, SubscribeNamespace | SubscribeTracks)
-            )
-        ) or (sender_owes and not request.done):
-            self._events.append(RequestEnded(request=request, code=None))
-            self._end(request)
+        if request.phase is not Phase.ENDED and self._fails_by_fin(request):
+            self._fail(request, None)
             self.finish(request)
-        elif request.is_local and not isinstance(request.message, PublishNamespace | Publish):
-            self.finish(request)
+        elif request.is_local and not request.receiver and request.kind not in _OFFERS:
+            self.finish(request)  # who takes data does that once it has everything
         self._settle(request)
+
+    def _fails_by_fin(self, request: RequestState) -> bool:
+        """Whether the peer's FIN ends the request before what it owes, or all that the request is for."""
+        if not request.is_local:
+            return isinstance(request.message, Publish) and not request.done
+        if request.phase is Phase.PENDING:
+            return True
+        match request.message:
+            case Subscribe():
+                return not request.done
+            case SubscribeNamespace() | SubscribeTracks():
+                return True
+        return request.update_failed
 
     def cancelled(self, stream_id: int, code: int, *, receiving: bool) -> None:
         """The peer reset its side of a stream (`receiving`), or does not want ours."""
-        self._opening.pop(stream_id, None)
-        if receiving:
-            self._draining.discard(stream_id)
         request = self.open.pop(stream_id, None)
-        if request is None:
-            return
         if receiving:
-            request.fin_received = True
-        else:
-            request.fin_sent = True
+            self.openings.reset(stream_id)
+        if request is None:
+            if not receiving:
+                self.openings.stopped(stream_id)
+            return
+        request.fin_received |= receiving
+        request.fin_sent |= not receiving
         self._abandon(request, code)
-        had_ended = request.phase is Phase.ENDED or request.done
+        if request.phase is not Phase.ENDED and not (request.done and request.is_local):
+            self._fail(request, code)
         self._end(request)
-        if not had_ended:
-            self._events.append(RequestEnded(request=request, code=code))
+
+    def _fail(self, request: RequestState, code: int | None) -> None:
+        self._events.append(RequestEnded(request=request, code=code))
+        self.release(request)
+        self._end(request)

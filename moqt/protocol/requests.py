@@ -18,6 +18,7 @@ from enum import Enum, auto
 
 from moqt.errors import LocalError, ProtocolViolation
 from moqt.protocol.streams import Receiver
+from moqt.protocol.tokens import Token
 from moqt.wire.messages import (
     Fetch,
     FetchOk,
@@ -40,6 +41,7 @@ from moqt.wire.messages import (
     SubscribeOk,
     SubscribeTracks,
     TrackStatus,
+    encode_message,
 )
 
 OK_OF: dict[type[Request], type[Message]] = {
@@ -75,6 +77,12 @@ FROM_RESPONDER: dict[type[Request], frozenset[type[Message]]] = {
 }
 """What the responder may send after it accepted."""
 
+_MAX_WITHDRAWN = 1024
+"""Namespaces taken back that are remembered: a relay may say so once for each publisher it lost."""
+
+_MAX_SPREAD = 4096
+"""IDs that may be missing among those used. A cancelled request can lose its ID for good."""
+
 
 class Phase(Enum):
     """Where a request stands."""
@@ -99,14 +107,21 @@ class RequestState:
     fin_sent: bool = False
     fin_received: bool = False
     done: bool = False
-    """PUBLISH_DONE has crossed in either direction."""
+    """The publisher's PUBLISH_DONE has crossed."""
     goaway_sent: bool = False
     goaway_received: bool = False
     updates: deque[RequestUpdate] = field(default_factory=deque)
-    """REQUEST_UPDATEs without an answer, whoever sent them; only one side may update."""
+    """REQUEST_UPDATEs of this end without an answer."""
     updates_received: deque[RequestUpdate] = field(default_factory=deque)
+    """REQUEST_UPDATEs of the peer without an answer."""
+    update_failed: bool = False
+    """An update was refused: the request is coming to its end."""
+    tokens: tuple[Token, ...] = ()
+    """What a request of the peer, or its latest update with tokens, is authorised by."""
     namespaces: set[tuple[bytes, ...]] = field(default_factory=set)
     """Suffixes announced on a SUBSCRIBE_NAMESPACE stream and not taken back."""
+    withdrawn: set[tuple[bytes, ...]] = field(default_factory=set)
+    """Suffixes that were taken back."""
     reader: MessageReader = field(default_factory=MessageReader)
     receiver: Receiver | None = None
     """Where the data of a request of ours goes."""
@@ -130,56 +145,63 @@ class RequestState:
             return self.message.track_alias
         return self.answer.track_alias if isinstance(self.answer, SubscribeOk) else None
 
-    def _allowed(self, message: Message, *, by_requester: bool) -> str | None:
-        """None when `message` may cross now, else what is wrong."""
+    def debt(self) -> str | None:
+        """What this end has to send before its FIN; None when nothing."""
+        if self.phase is Phase.ENDED:
+            return None
+        if self.phase is Phase.PENDING and not self.is_local:
+            return "the answer"
+        publishes = self.kind is (Publish if self.is_local else Subscribe)
+        return "PUBLISH_DONE" if publishes and not self.done else None
+
+    def debt_after(self, message: Message) -> str | None:
+        """What this end still has to send before its FIN once `message` is sent."""
+        if isinstance(message, PublishDone):
+            return None
+        if self.phase is Phase.PENDING and not self.is_local and not isinstance(message, Goaway):
+            return "PUBLISH_DONE" if isinstance(message, SubscribeOk) else None
+        return self.debt()
+
+    def check(self, message: Message, *, sent: bool) -> None:
+        """Raises LocalError when `sent` and not allowed now, ProtocolViolation when received and not."""
+        fault = self._fault(message, sent=sent, by_requester=sent == self.is_local)
+        if fault is not None:
+            raise LocalError(fault) if sent else ProtocolViolation(fault)
+
+    def _fault(self, message: Message, *, sent: bool, by_requester: bool) -> str | None:
         kind, name = self.kind, type(message).__name__
         if isinstance(message, Goaway):
-            return None
-        if self.done and type(message) not in (RequestOk, RequestError):
-            return f"{name} after PUBLISH_DONE"
+            crossed = self.goaway_sent if sent else self.goaway_received
+            return "second GOAWAY on one stream" if crossed else None
         if self.phase is Phase.PENDING and not by_requester:
             if isinstance(message, (OK_OF[kind], RequestError)):
                 return None
             return f"{name} before the answer to {kind.__name__}"
         if isinstance(message, (RequestOk, RequestError)):
-            return None if self._answers_update(by_requester) else f"{name} answers nothing"
+            owed = self.updates_received if sent else self.updates
+            return None if owed else f"{name} answers nothing"
         allowed = FROM_REQUESTER if by_requester else FROM_RESPONDER
         if type(message) not in allowed[kind]:
             side = "requester" if by_requester else "responder"
             return f"{name} from the {side} of {kind.__name__}"
+        by_publisher = by_requester is (kind is Publish)
+        # What a subscriber sends may cross PUBLISH_DONE on its way.
+        if self.done and (by_publisher or sent):
+            return f"{name} after PUBLISH_DONE"
+        if sent and isinstance(message, RequestUpdate) and self.update_failed:
+            return "REQUEST_UPDATE after one that was refused"
+        if isinstance(message, NamespaceDone) and message.suffix not in self.namespaces:
+            repeated = not sent and message.suffix in self.withdrawn
+            return None if repeated else "NAMESPACE_DONE before NAMESPACE"
         return None
 
-    def _answers_update(self, by_requester: bool) -> bool:
-        sent_by_us = by_requester == self.is_local
-        return bool(self.updates_received if sent_by_us else self.updates)
-
-    def note(self, message: Message, *, sent: bool) -> None:
-        """Checks a message that crosses on this stream and moves the state.
-
-        Raises LocalError when `sent` and not allowed, ProtocolViolation when received and not allowed.
-        """
-        by_requester = sent == self.is_local
-        fault = self._allowed(message, by_requester=by_requester)
-        if fault is None and isinstance(message, NamespaceDone):
-            fault = None if message.suffix in self.namespaces else "NAMESPACE_DONE before NAMESPACE"
-        if fault is None and isinstance(message, Goaway):
-            crossed = self.goaway_sent if sent else self.goaway_received
-            fault = "second GOAWAY on one stream" if crossed else None
-        if fault is not None:
-            raise LocalError(fault) if sent else ProtocolViolation(fault)
-        self._move(message, sent=sent, by_requester=by_requester)
-
-    def _move(self, message: Message, *, sent: bool, by_requester: bool) -> None:
+    def move(self, message: Message, *, sent: bool) -> None:
+        """Notes a message that `check` allowed and that crosses now."""
         match message:
             case RequestUpdate():
                 (self.updates if sent else self.updates_received).append(message)
             case RequestOk() | RequestError() | SubscribeOk() | FetchOk():
-                if self.phase is Phase.PENDING and not by_requester:
-                    self.answer = message
-                    refused = isinstance(message, RequestError)
-                    self.phase = Phase.ENDED if refused else Phase.ESTABLISHED
-                else:
-                    (self.updates_received if sent else self.updates).popleft()
+                self._move_answer(message, sent=sent)
             case PublishDone():
                 self.done = True
             case Goaway():
@@ -189,26 +211,73 @@ class RequestState:
                     self.goaway_received = True
             case Namespace():
                 self.namespaces.add(message.suffix)
+                self.withdrawn.discard(message.suffix)
             case NamespaceDone():
                 self.namespaces.discard(message.suffix)
+                if len(self.withdrawn) < _MAX_WITHDRAWN:
+                    self.withdrawn.add(message.suffix)
+
+    def _move_answer(self, message: Message, *, sent: bool) -> None:
+        refused = isinstance(message, RequestError)
+        if self.phase is Phase.PENDING and sent != self.is_local:
+            self.answer = message
+            self.phase = Phase.ENDED if refused else Phase.ESTABLISHED
+        else:
+            (self.updates_received if sent else self.updates).popleft()
+            self.update_failed |= refused
+
+
+class UsedIds:
+    """Which IDs of an ascending series were used, in whatever order they came.
+
+    Few are remembered: an ID that comes after thousands of later ones counts as used.
+    """
+
+    def __init__(self, first: int, step: int) -> None:
+        self._low = first
+        self._step = step
+        self._seen: set[int] = set()
+
+    def take(self, value: int) -> bool:
+        """Uses an ID; False when it was used before."""
+        if value < self._low or value in self._seen:
+            return False
+        self._seen.add(value)
+        if len(self._seen) > _MAX_SPREAD:
+            self._low = min(self._seen)
+        while self._low in self._seen:
+            self._seen.discard(self._low)
+            self._low += self._step
+        return True
 
 
 class RequestIds:
     """Checks the peer's Request IDs: right parity, never twice, in whatever order streams arrive."""
 
     def __init__(self, first: int) -> None:
-        self._first = first
-        self._low = first
-        self._seen: set[int] = set()
+        self._parity = first % 2
+        self._used = UsedIds(first, 2)
 
     def take(self, request_id: int) -> str | None:
         """None for a new valid ID, else what is wrong."""
-        if request_id % 2 != self._first % 2:
+        if request_id % 2 != self._parity:
             return f"Request ID {request_id} has the wrong parity"
-        if request_id < self._low or request_id in self._seen:
+        if not self._used.take(request_id):
             return f"Request ID {request_id} was used before"
-        self._seen.add(request_id)
-        while self._low in self._seen:
-            self._seen.discard(self._low)
-            self._low += 2
         return None
+
+
+def encode(message: Message, request: RequestState | None = None) -> bytes:
+    """A message with its framing, as it stands on the stream of `request` now.
+
+    Raises LocalError for what no peer would accept.
+    """
+    try:
+        return encode_message(
+            message,
+            None if request is None else request.kind,
+            by_requester=request is None or request.is_local,
+            update=request is not None and request.phase is not Phase.PENDING,
+        )
+    except ValueError as error:
+        raise LocalError(str(error)) from None

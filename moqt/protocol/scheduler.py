@@ -51,7 +51,7 @@ class Supply(Enum):
     WAIT = auto()
     """Nothing yet; the owner calls `Scheduler.wake` when there is."""
     END = auto()
-    """Nothing will come any more: FIN."""
+    """Nothing will come any more: FIN. A stream that had nothing at all is not opened."""
     RESET = auto()
     """The stream cannot go on: RESET_STREAM with `reset_code`."""
 
@@ -81,6 +81,7 @@ class OutgoingStream(ABC):
     __slots__ = (
         "closed",
         "flow",
+        "known",
         "parked",
         "pieces",
         "priority",
@@ -97,6 +98,7 @@ class OutgoingStream(ABC):
         self.queued = False
         self.parked = False
         self.closed = False
+        self.known = False
         self.reset_code = 0
 
     @abstractmethod
@@ -116,7 +118,8 @@ class Scheduler:
         self._active: set[Flow] = set()
         self._parked: list[OutgoingStream] = []
         self._by_id: dict[int, OutgoingStream] = {}
-        self._spare: int | None = None
+        self.alive = 0
+        """Streams that were woken and are not sent to their end, open or not."""
         self._sequence = count()
         self._turns = count(1)
 
@@ -134,6 +137,9 @@ class Scheduler:
         """There is something to pull from `stream`: at first, after WAIT, or with a new priority."""
         if stream.closed or stream.parked:
             return
+        if not stream.known:
+            stream.known = True
+            self.alive += 1
         self._unqueue(stream)
         stream.queued = True
         flow = stream.flow
@@ -171,6 +177,7 @@ class Scheduler:
 
     def _close(self, stream: OutgoingStream) -> None:
         stream.closed = True
+        self.alive -= stream.known
         stream.queued = False
         stream.pieces.clear()
         if stream.stream_id is not None:
@@ -179,49 +186,36 @@ class Scheduler:
 
     def pump(self, port: Port) -> None:
         """Hands over until the transport holds a watermark, or nothing is left, or credit is."""
-        if self._parked:
-            self._unpark(port)
-        while self._active and (room := self.watermark - port.unsent()) > 0:
-            flow = min(self._active, key=_urgency)
-            _, _, stream = heapq.heappop(flow.heap)
-            stream.queued = False
-            if not flow.heap:
-                self._active.discard(flow)
-            if stream.stream_id is None and not self._open(port, stream):
-                stream.parked = True
-                self._parked.append(stream)
-                continue
-            more = self._serve(port, stream, min(room, self._quantum))
-            if more:
-                self.wake(stream)
-            flow.turn = next(self._turns)
-
-    def _unpark(self, port: Port) -> None:
-        if self._spare is None:
-            self._spare = port.open_stream(bidirectional=False)
-        if self._spare is not None:
+        if self._parked and port.open_stream(bidirectional=False) is not None:
             parked, self._parked = self._parked, []
             for stream in parked:
                 stream.parked = False
                 self.wake(stream)
+        while self._active and (room := self.watermark - port.unsent()) > 0:
+            flow = min(self._active, key=_urgency)
+            queued, _, stream = heapq.heappop(flow.heap)
+            stream.queued = False
+            if not flow.heap:
+                self._active.discard(flow)
+            if stream.stream_id is None and port.open_stream(bidirectional=False) is None:
+                stream.parked = True
+                self._parked.append(stream)
+                continue
+            supply = Supply.MORE if stream.pieces else stream.refill()
+            if supply is Supply.MORE and stream.priority > queued:
+                self.wake(stream)  # what it has is less urgent than was thought
+                continue
+            if self._serve(port, stream, supply, min(room, self._quantum)):
+                self.wake(stream)
+            flow.turn = next(self._turns)
 
-    def _open(self, port: Port, stream: OutgoingStream) -> bool:
-        stream_id = self._spare
-        if stream_id is None:
-            stream_id = port.open_stream(bidirectional=False)
-        if stream_id is None:
-            return False
-        self._spare = None
-        stream.stream_id = stream_id
-        self._by_id[stream_id] = stream
-        return True
+    def _serve(self, port: Port, stream: OutgoingStream, supply: Supply, budget: int) -> bool:
+        """Feeds up to `budget` octets; whether the stream has more to be pulled now.
 
-    def _serve(self, port: Port, stream: OutgoingStream, budget: int) -> bool:
-        """Feeds up to `budget` octets; whether the stream has more to be pulled now."""
-        assert stream.stream_id is not None
+        A stream is opened with its first octets and not before: until then its ID is free for others.
+        """
         served = stream.priority
         pieces = stream.pieces
-        supply = Supply.MORE if pieces else stream.refill()
         while supply is Supply.MORE and budget > 0 and stream.priority <= served:
             piece = pieces[0]
             room = max(budget, _SMALLEST_SLICE)
@@ -231,19 +225,29 @@ class Scheduler:
             else:
                 pieces.popleft()
             budget -= len(piece)
+            if stream.stream_id is None:
+                self._open(port, stream)
             if not pieces:
                 supply = stream.refill()
+            assert stream.stream_id is not None
             port.send(stream.stream_id, piece, supply is Supply.END)
             if supply is Supply.END:
                 self._close(stream)
                 return False
         if supply is Supply.END:
-            port.send(stream.stream_id, b"", True)
+            if stream.stream_id is not None:
+                port.send(stream.stream_id, b"", True)
             self._close(stream)
         elif supply is Supply.RESET:
-            port.reset(stream.stream_id, stream.reset_code)
+            if stream.stream_id is not None:
+                port.reset(stream.stream_id, stream.reset_code)
             self._close(stream)
         return supply is Supply.MORE
+
+    def _open(self, port: Port, stream: OutgoingStream) -> None:
+        stream.stream_id = port.open_stream(bidirectional=False)
+        assert stream.stream_id is not None
+        self._by_id[stream.stream_id] = stream
 
 
 def _urgency(flow: Flow) -> tuple[int, int, int]:

@@ -10,25 +10,37 @@ A violation by the peer ends the session: a Close action with the code is queued
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from moqt.config import SessionConfig
 from moqt.errors import ProtocolViolation, SessionErrorCode
 from moqt.protocol.actions import Action, Close, Send
+from moqt.protocol.checks import check_sent, check_setup
 from moqt.protocol.events import Event, GoawayReceived, SetupReceived
 from moqt.protocol.request_streams import RequestStreams
+from moqt.protocol.requests import encode
 from moqt.protocol.streams import DataStreams
 from moqt.protocol.tokens import Token, TokenCache
 from moqt.wire.data import STREAM_FETCH, STREAM_PADDING, decode_datagram, is_subgroup_type
 from moqt.wire.messages import (
     Goaway,
+    InvalidFilter,
+    Message,
     MessageReader,
     MessageType,
     Setup,
     SetupOptions,
     decode_message,
-    encode_message,
 )
 from moqt.wire.primitives import NeedMoreData, Reader
+
+
+@dataclass(slots=True)
+class _Early:
+    """What came on a stream before the peer's SETUP."""
+
+    data: bytearray = field(default_factory=bytearray)
+    fin: bool = False
 
 
 class SessionCore:
@@ -53,15 +65,14 @@ class SessionCore:
         self._control_out: int | None = None
         self._types: dict[int, bytes] = {}
         self._padding: set[int] = set()
-        self._early: list[tuple[int, bytes, bool]] = []
-        self._early_octets = 0
+        self._early: dict[int, _Early] = {}
 
     # Driver's side
 
     def start(self, stream_id: int) -> None:
         """Sends SETUP on a unidirectional stream that the driver opened."""
         self._control_out = stream_id
-        self._actions.append(Send(stream_id, encode_message(Setup(self.options))))
+        self._actions.append(Send(stream_id, encode(Setup(self.options))))
 
     def next_event(self) -> Event | None:
         """The oldest event not yet taken."""
@@ -74,10 +85,16 @@ class SessionCore:
         return taken
 
     def goaway(self, uri: str = "", timeout: int = 0) -> None:
-        """Says that this end means to leave; `timeout` in milliseconds. New requests are refused."""
+        """Says that this end means to leave; `timeout` in milliseconds. New requests are refused.
+
+        Raises LocalError for a URI that may not be sent.
+        """
+        message = Goaway(uri, timeout)
+        check_sent(message, by_client=self.is_client)
         if self._control_out is not None and not self.goaway_sent:
+            encoded = encode(message)
             self.goaway_sent = True
-            self._actions.append(Send(self._control_out, encode_message(Goaway(uri, timeout))))
+            self._actions.append(Send(self._control_out, encoded))
 
     def close(self, code: SessionErrorCode = SessionErrorCode.NO_ERROR, reason: str = "") -> None:
         """Ends the session."""
@@ -100,23 +117,22 @@ class SessionCore:
             self.close(violation.code, violation.reason)
 
     def _may_come_first(self, stream_id: int) -> bool:
-        if stream_id == self._control_in:
-            return True
-        is_unidirectional = bool(stream_id & 2)
-        return is_unidirectional and stream_id not in {early[0] for early in self._early}
+        """Whether it is the peer's control stream, or a stream whose type is not known yet."""
+        return bool(stream_id & 2) and stream_id not in self._early
 
     def _hold_early(self, stream_id: int, data: bytes, fin: bool) -> None:
-        self._early.append((stream_id, data, fin))
-        self._early_octets += len(data)
+        early = self._early.setdefault(stream_id, _Early())
+        early.data += data
+        early.fin = fin
         self.data.held += len(data)
-        if self._early_octets > self.config.max_buffered_unknown:
+        if self.data.held > self.config.max_buffered_unknown:
             raise ProtocolViolation("too much data before SETUP")
 
     def _replay_early(self) -> None:
-        early, self._early = self._early, []
-        self.data.held -= self._early_octets
-        for stream_id, data, fin in early:
-            self._receive(stream_id, data, fin)
+        early, self._early = self._early, {}
+        self.data.held -= sum(len(held.data) for held in early.values())
+        for stream_id, held in early.items():
+            self._receive(stream_id, bytes(held.data), held.fin)
 
     def _receive(self, stream_id: int, data: bytes, fin: bool) -> None:
         if stream_id & 2:
@@ -136,13 +152,14 @@ class SessionCore:
             if fin:
                 self._padding.discard(stream_id)
             return
-        data = self._types.pop(stream_id, b"") + data
+        data = self._take_type(stream_id) + data
         try:
             stream_type = Reader(data).vi64()
         except NeedMoreData:
             if fin:
                 raise ProtocolViolation("FIN inside a stream type") from None
             self._types[stream_id] = data
+            self.data.held += len(data)
             return
         if stream_type == MessageType.SETUP:
             if self._control_in is not None:
@@ -159,10 +176,16 @@ class SessionCore:
         else:
             raise ProtocolViolation(f"unknown unidirectional stream type 0x{stream_type:x}")
 
+    def _take_type(self, stream_id: int) -> bytes:
+        """The first octets of a stream that were too few to tell its type."""
+        kept = self._types.pop(stream_id, b"")
+        self.data.held -= len(kept)
+        return kept
+
     def _receive_control(self, data: bytes, fin: bool) -> None:
         self._control.feed(data)
         while (framed := self._control.next()) is not None:
-            message = decode_message(*framed)
+            message = _decode(*framed)
             if isinstance(message, Setup):
                 self._receive_setup(message.options)
             elif isinstance(message, Goaway) and self.peer_options is not None:
@@ -175,10 +198,7 @@ class SessionCore:
     def _receive_setup(self, options: SetupOptions) -> None:
         if self.peer_options is not None:
             raise ProtocolViolation("second SETUP")
-        if self.is_client and options.path is not None:
-            raise ProtocolViolation("PATH from a server", SessionErrorCode.INVALID_PATH)
-        if self.is_client and options.authority is not None:
-            raise ProtocolViolation("AUTHORITY from a server", SessionErrorCode.INVALID_AUTHORITY)
+        check_setup(options, by_server=self.is_client)
         self.peer_tokens = self.tokens.resolve(options.authorization_tokens, in_setup=True)
         self.peer_options = options
         self._events.append(SetupReceived(options=options))
@@ -196,10 +216,13 @@ class SessionCore:
         """The peer gave up sending on a stream."""
         if self.closed:
             return
+        early = self._early.pop(stream_id, None)
+        if early is not None:
+            self.data.held -= len(early.data)
         if stream_id == self._control_in:
             self.close(SessionErrorCode.PROTOCOL_VIOLATION, "the control stream was reset")
         elif stream_id & 2:
-            self._types.pop(stream_id, None)
+            self._take_type(stream_id)
             self._padding.discard(stream_id)
             self.data.reset(stream_id, code)
         else:
@@ -226,3 +249,11 @@ class SessionCore:
             decode_datagram(data)
         except ProtocolViolation as violation:
             self.close(violation.code, violation.reason)
+
+
+def _decode(message_type: int, body: bytes) -> Message:
+    """A message of the control stream."""
+    try:
+        return decode_message(message_type, body)
+    except InvalidFilter as fault:
+        raise ProtocolViolation(f"a request on the control stream, {fault.reason}") from None

@@ -81,37 +81,43 @@ class IncomingStream:
     """FIN came while octets were waiting."""
     discarding: bool = False
     """The peer was asked to stop; what still arrives is dropped."""
-    watcher: Callable[[StreamReset | None], None] | None = None
-    """Hears of the end of the stream, after its sink."""
+    watchers: list[Callable[[StreamReset | None], None]] = field(default_factory=list)
+    """Hear of the end of the stream, after its sink."""
 
     def close(self, error: StreamReset | None) -> None:
-        """Tells the sink and the watcher that the stream ended."""
-        if self.sink is not None:
-            self.sink.closed(error)
-        if self.watcher is not None:
-            self.watcher(error)
+        """Tells the sink and the watchers that the stream ended."""
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            sink.closed(error)
+        watchers, self.watchers = self.watchers, []
+        for watcher in watchers:
+            watcher(error)
 
 
 class _Fanout(StreamSink):
     """One stream for several subscriptions that the publisher gave the same alias."""
 
     def __init__(self, sinks: list[StreamSink]) -> None:
-        self._sinks = sinks
+        self.sinks = sinks
+
+    def subgroup_header(self, header: SubgroupHeader) -> None:
+        for sink in tuple(self.sinks):
+            sink.subgroup_header(header)
 
     def object_begin(self, header: ObjectHeader) -> None:
-        for sink in self._sinks:
+        for sink in tuple(self.sinks):
             sink.object_begin(header)
 
     def payload(self, chunk: memoryview) -> None:
-        for sink in self._sinks:
+        for sink in tuple(self.sinks):
             sink.payload(chunk)
 
     def object_end(self) -> None:
-        for sink in self._sinks:
+        for sink in tuple(self.sinks):
             sink.object_end()
 
     def closed(self, error: StreamReset | None) -> None:
-        for sink in self._sinks:
+        for sink in tuple(self.sinks):
             sink.closed(error)
 
 
@@ -131,12 +137,13 @@ class DataStreams:
         """Whether this end has used a Request ID."""
         self._streams: dict[int, IncomingStream] = {}
         self._aliases: dict[int, _Alias] = {}
-        self._requests: dict[int, Receiver] = {}
-        self._retired: OrderedDict[int, None] = OrderedDict()
-        self.awaiting_alias = 0
-        """Subscriptions of ours whose alias is not known yet; without any, an unknown alias is refused."""
+        self._requests: dict[int, tuple[Receiver, GroupOrder]] = {}
+        self._retired: OrderedDict[int, FullTrackName] = OrderedDict()
+        self._awaiting: list[FullTrackName] = []
         self.held = 0
-        """Octets that are kept here or, via `hold`, by applications; not yet credited to the peer."""
+        """Octets that are kept here and by the session; the peer gets no credit for them yet."""
+        self.taken = 0
+        """Octets of data streams that went to a sink, in all: whether there is progress."""
 
     # Routes
 
@@ -158,13 +165,22 @@ class DataStreams:
             entry.receivers.remove(receiver)
             if not entry.receivers:
                 del self._aliases[alias]
-                self._retired[alias] = None
+                self._retired[alias] = entry.track
                 if len(self._retired) > _MAX_RETIRED:
                     self._retired.popitem(last=False)
 
-    def add_request(self, request_id: int, receiver: Receiver) -> None:
-        """Fetch and fill streams with this Request ID go to `receiver`."""
-        self._requests[request_id] = receiver
+    def expect_alias(self, track: FullTrackName) -> None:
+        """A subscription of ours was asked for: streams of aliases not known yet are kept for it."""
+        self._awaiting.append(track)
+
+    def alias_settled(self, track: FullTrackName) -> None:
+        """Its alias is known, or it was refused. Without others, an unknown alias is refused from now on."""
+        self._awaiting.remove(track)
+        self.replay()
+
+    def add_request(self, request_id: int, receiver: Receiver, order: GroupOrder) -> None:
+        """Fetch and fill streams with this Request ID go to `receiver`, their Groups in `order`."""
+        self._requests[request_id] = receiver, order
 
     def remove_request(self, request_id: int) -> None:
         """Ends a route; later streams of the request are refused quietly."""
@@ -172,8 +188,9 @@ class DataStreams:
 
     def replay(self) -> None:
         """Looks again at streams that wait for a route."""
-        for stream in [s for s in self._streams.values() if s.kept and s.header is not None]:
-            self._route(stream)
+        for stream in list(self._streams.values()):
+            if stream.kept and isinstance(stream.header, SubgroupHeader):
+                self._route(stream)
 
     def __contains__(self, stream_id: int) -> bool:
         return stream_id in self._streams
@@ -187,6 +204,7 @@ class DataStreams:
             stream = self._streams[stream_id] = IncomingStream(stream_id)
         decoder = stream.decoder
         if decoder is not None:
+            self.taken += len(data)
             decoder.feed(data)
             if fin:
                 self._finish(stream)
@@ -217,20 +235,28 @@ class DataStreams:
 
     def _route(self, stream: IncomingStream) -> None:
         header = stream.header
+        assert header is not None
+        order = GroupOrder.ASCENDING
+        receivers: list[Receiver] = []
+        may_come = False
         if isinstance(header, SubgroupHeader):
             entry = self._aliases.get(header.track_alias)
             receivers = entry.receivers if entry is not None else []
-            may_come = self.awaiting_alias > 0 and header.track_alias not in self._retired
-        else:
-            assert header is not None
-            if not self.is_ours(header):
-                raise ProtocolViolation(f"fetch stream for Request ID {header}, which is not ours")
-            receivers = [self._requests[header]] if header in self._requests else []
-            may_come = False
+            may_come = self._may_come(header.track_alias)
+        elif not self.is_ours(header):
+            raise ProtocolViolation(f"fetch stream for Request ID {header}, which is not ours")
+        elif header in self._requests:
+            receiver, order = self._requests[header]
+            receivers = [receiver]
         if receivers:
-            self._attach(stream, receivers)
+            self._attach(stream, receivers, order)
         elif not may_come or not self._within_limits():
             self.stop(stream, StreamErrorCode.CANCELLED)
+
+    def _may_come(self, alias: int) -> bool:
+        """Whether a SUBSCRIBE_OK on its way may name this alias. A retired one stays with its track."""
+        retired = self._retired.get(alias)
+        return bool(self._awaiting) and (retired is None or retired in self._awaiting)
 
     def _within_limits(self) -> bool:
         waiting = [s for s in self._streams.values() if s.kept]
@@ -240,23 +266,24 @@ class DataStreams:
             and octets <= self._config.max_buffered_unknown
         )
 
-    def _attach(self, stream: IncomingStream, receivers: list[Receiver]) -> None:
+    def _attach(self, stream: IncomingStream, receivers: list[Receiver], order: GroupOrder) -> None:
         sinks = [sink for r in list(receivers) if (sink := r.open_stream(stream)) is not None]
         if not sinks:
             self.stop(stream, StreamErrorCode.CANCELLED)
             return
         stream.sink = sinks[0] if len(sinks) == 1 else _Fanout(sinks)
         limit = self._config.max_properties_size
+        decoder: SubgroupDecoder | FetchDecoder
         if isinstance(stream.header, SubgroupHeader):
-            stream.decoder = SubgroupDecoder(stream.sink, max_properties=limit)
+            decoder = SubgroupDecoder(stream.sink, max_properties=limit)
         else:
-            stream.decoder = FetchDecoder(
-                stream.sink, order=receivers[0].group_order, max_properties=limit
-            )
+            decoder = FetchDecoder(stream.sink, order=order, max_properties=limit)
+        stream.decoder = decoder
         kept = bytes(stream.kept)
         self.held -= len(kept)
+        self.taken += len(kept)
         stream.kept.clear()
-        stream.decoder.feed(kept)
+        decoder.feed(kept)
         if stream.ended and stream.stream_id in self._streams:
             self._finish(stream)
 
@@ -264,7 +291,8 @@ class DataStreams:
         del self._streams[stream.stream_id]
         if stream.decoder is not None:
             stream.decoder.finish()
-        stream.close(None)
+        stopped = StreamReset(StreamErrorCode.CANCELLED, "data stream")
+        stream.close(stopped if stream.discarding else None)
 
     def stop(self, stream: IncomingStream, code: int) -> None:
         """Asks the peer to give up a stream. Its sink hears nothing of it any more, save for what is
@@ -276,8 +304,17 @@ class DataStreams:
         stream.decoder, stream.sink, stream.discarding = None, None, True
         if stream.ended:
             del self._streams[stream.stream_id]
+            stream.close(StreamReset(code, "data stream"))
         else:
             self._actions.append(Stop(stream.stream_id, code))
+
+    def leave(self, stream: IncomingStream, sink: StreamSink, code: int) -> None:
+        """One of those who share a stream wants no more of it; the last one stops it."""
+        if isinstance(stream.sink, _Fanout):
+            stream.sink.sinks = [other for other in stream.sink.sinks if other is not sink]
+            if stream.sink.sinks:
+                return
+        self.stop(stream, code)
 
     def reset(self, stream_id: int, code: int) -> None:
         """The peer reset a stream."""
@@ -285,4 +322,10 @@ class DataStreams:
         if stream is None:
             return
         self.held -= len(stream.kept)
+        stream.kept.clear()
         stream.close(StreamReset(code, "data stream"))
+
+    def end(self, code: int) -> None:
+        """The session is over: what is open ends as if it were reset."""
+        for stream_id in tuple(self._streams):
+            self.reset(stream_id, code)

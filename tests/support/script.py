@@ -83,6 +83,25 @@ class Play:
             octets += encoder.object(marker[0], 0, status=marker[1])
         return self._send(octets, end)
 
+    async def live_slowly(self, layer: int, blocks: Iterable[int], *, pause: float) -> None:
+        """A subgroup stream in three pieces with pauses between them."""
+        header = SubgroupHeader(self.alias, layer, 0, 100, first_object=True)
+        encoder = SubgroupEncoder(header)
+        octets = header.encode()
+        for block in blocks:
+            payload = self.payload(layer, block)
+            octets += encoder.object(block, len(payload)) + payload
+        transport = self.driver.transport
+        stream_id = transport.open_stream(bidirectional=False)
+        assert stream_id is not None
+        third = len(octets) // 3
+        for piece in (octets[:third], octets[third : 2 * third], octets[2 * third :]):
+            transport.send(stream_id, piece)
+            transport.flush()
+            await asyncio.sleep(pause)
+        transport.send(stream_id, b"", True)
+        transport.flush()
+
     def fill(
         self,
         items: Iterable[tuple[int, int]],

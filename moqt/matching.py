@@ -1,0 +1,58 @@
+"""Which Objects of a track a request with range filters is about (draft-22 section 4.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from moqt.track import StoredObject
+from moqt.wire.filters import RangeFilter
+from moqt.wire.parameters import Parameters
+
+RANGE_FILTER_FIELDS = (
+    "subgroup_filters",
+    "object_id_filters",
+    "priority_filters",
+    "object_property_filters",
+)
+
+
+def range_filters(parameters: Parameters) -> dict[str, tuple[RangeFilter, ...]]:
+    """The range filters of a request by field name; absent ones are left out."""
+    return {name: found for name in RANGE_FILTER_FIELDS if (found := getattr(parameters, name))}
+
+
+def count_ranges(filters: dict[str, tuple[RangeFilter, ...]]) -> int:
+    """How many ranges count against MAX_FILTER_RANGES."""
+    return sum(len(one.ranges) for group in filters.values() for one in group)
+
+
+class ObjectMatcher:
+    """Tests Objects of a track against range filters: AND within a Set ID, OR over Set IDs."""
+
+    def __init__(
+        self, filters: dict[str, tuple[RangeFilter, ...]], priority_of: Callable[[int], int]
+    ):
+        self._sets: dict[int, list[tuple[str, RangeFilter]]] = {}
+        self._priority_of = priority_of
+        for name, group in filters.items():
+            for one in group:
+                if one.ranges:
+                    self._sets.setdefault(one.set_id, []).append((name, one))
+
+    def __call__(self, group_id: int, stored: StoredObject) -> bool:
+        if not self._sets:
+            return True
+        return any(
+            all(self._test(name, one, group_id, stored) for name, one in tests)
+            for tests in self._sets.values()
+        )
+
+    def _test(self, name: str, one: RangeFilter, group_id: int, stored: StoredObject) -> bool:
+        if name == "object_id_filters":
+            return one.matches(stored.object_id)
+        if name == "subgroup_filters":
+            return one.matches(0)
+        if name == "priority_filters":
+            return one.matches(self._priority_of(group_id))
+        value = dict(stored.properties).get(one.property_type or 0)
+        return isinstance(value, int) and one.matches(value)
