@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from kvcs.discovery import Directory
+from kvcs.directory import Directory
 from kvcs.formats.base import Sink
 from kvcs.kvsp.identity import Identity
 from kvcs.retrieval import Options, Retrieval

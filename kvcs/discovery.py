@@ -7,87 +7,42 @@ longer publication may hide behind a shorter anchor. The manifest of everything 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
+from kvcs.directory import Directory, Entry
 from kvcs.errors import KvcsError, PublicationNotFound, Unauthorised
 from kvcs.kvsp.identity import Identity
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import PUBLICATION_ID_SIZE, content_prefix, from_namespace
-from moqt import NamespaceSubscription, Session, TrackNamespace
-from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
+from moqt import Session, TrackNamespace
+from moqt.errors import (
+    DeadlineExceeded,
+    MoqtError,
+    PublishDoneCode,
+    RequestErrorCode,
+    RequestRejected,
+    SessionClosed,
+    SessionErrorCode,
+    TrackAborted,
+)
 
 BATCH = 32
 """Anchors asked for at once; each takes a request stream, of which peers grant about a hundred."""
 MAX_PROBES = 256
 """Anchors asked for in all."""
+MAX_CANDIDATES = 16
+"""Manifests read by one search, whatever a peer announces."""
 GRACE = 0.05
 """Seconds that a relay may need to announce after it accepted, before less than all is settled for."""
-
-
-class Directory:
-    """The namespace subscriptions of one session, shared: a prefix can be subscribed to once only."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._entries: dict[TrackNamespace, _Entry] = {}
-
-    @contextmanager
-    def watch(self, prefix: TrackNamespace, listener: Callable[[], None]) -> Iterator[_Entry]:
-        """What is published under `prefix`, with `listener` called at every change."""
-        entry = self._entries.get(prefix)
-        if entry is None:
-            entry = self._entries[prefix] = _Entry(self._session, prefix)
-        entry.listeners.append(listener)
-        try:
-            yield entry
-        finally:
-            entry.listeners.remove(listener)
-            if not entry.listeners:
-                self._entries.pop(prefix, None)
-                entry.close()
-
-
-class _Entry:
-    def __init__(self, session: Session, prefix: TrackNamespace) -> None:
-        self.prefix = prefix
-        self.active: set[TrackNamespace] = set()
-        self.answered = False
-        self.error: MoqtError | None = None
-        self.listeners: list[Callable[[], None]] = []
-        self._session = session
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    async def _run(self) -> None:
-        subscription: NamespaceSubscription | None = None
-        try:
-            subscription = await self._session.subscribe_namespace(self.prefix)
-            self.answered = True
-            self._notify()
-            async for event in subscription:
-                if event.active:
-                    self.active.add(event.namespace)
-                else:
-                    self.active.discard(event.namespace)
-                self._notify()
-        except MoqtError as error:
-            self.error = error
-        finally:
-            if subscription is not None:
-                subscription.cancel()
-        self.answered = True
-        self._notify()
-
-    def _notify(self) -> None:
-        for listener in tuple(self.listeners):
-            listener()
-
-    def close(self) -> None:
-        self._task.cancel()
+PATIENCE = 2.0
+"""Seconds that a publication that can be used waits for the manifests of others, which may be longer."""
 
 
 class Discovery:
-    """One search. `watches` are the manifests of what was found, running until `close`."""
+    """One search, over with a match of `blocks` blocks. What was found is followed until `close`.
+
+    Prefixes of the whole prompt are asked for even when fewer blocks are wanted: who has more has those too.
+    """
 
     def __init__(
         self,
@@ -106,8 +61,17 @@ class Discovery:
         self._changed = asyncio.Event()
         self._watches: dict[TrackNamespace, ManifestWatch] = {}
         self._tasks: dict[TrackNamespace, asyncio.Task[None]] = {}
+        self._loop = asyncio.get_running_loop()
         self.on_change: Callable[[], None] = lambda: None
         """Hears of every change of the chosen manifest."""
+        self._asked: list[Entry] = []
+
+    @property
+    def vacant(self) -> bool:
+        """Whether the peer accepted the requests for the longest prefixes and named no publication."""
+        asked = self._asked
+        answered = all(e.answered and e.error is None and not e.active for e in asked)
+        return bool(asked) and answered
 
     async def find(self, wait: float) -> ManifestWatch:
         """The watch of the best publication.
@@ -115,62 +79,67 @@ class Discovery:
         Waits `wait` seconds for one to appear once the requests were accepted. Raises PublicationNotFound,
         Unauthorised, or what was wrong with the only publications found.
         """
-        anchors = range(self._blocks, 0, -1) if self._probe else range(self._blocks, self._blocks - 1, -1)
-        anchors = anchors[:MAX_PROBES]
-        first, rest = anchors[:BATCH], anchors[BATCH:]
-        with self._watching(first) as entries:
-            found = await self._settle(entries)
-            while found is None and rest:
-                batch, rest = rest[:BATCH], rest[BATCH:]
-                with self._watching(batch) as later:
-                    found = await self._settle(later)
-            if found is None:
-                found = await self._wait_for(entries, wait)
-        if found is None:
-            raise self._nothing(entries)
-        return found
+        most = len(self._identity.block_keys)
+        anchors = range(most, 0, -1)[: MAX_PROBES if self._probe else 1]
+        batches = [anchors[at : at + BATCH] for at in range(0, len(anchors), BATCH)]
+        await self._sweep(batches[0], wait if len(batches) == 1 else 0)
+        if len(batches) > 1:
+            await self._sweep_all(batches[1:])
+            if self._best() is None:
+                await self._sweep(batches[0], wait)
+                await self._sweep_all(batches[1:])
+        best = self._best()
+        if best is None:
+            raise self._nothing()
+        return best
 
-    @contextmanager
-    def _watching(self, anchors: range) -> Iterator[list[_Entry]]:
+    async def _sweep_all(self, batches: Sequence[range]) -> None:
+        """Goes on with shorter anchors until all blocks are found: a shorter anchor may hide more segments."""
+        for batch in batches:
+            if self._is_enough():
+                return
+            await self._sweep(batch, 0)
+
+    async def _sweep(self, anchors: range, wait: float) -> None:
+        """Asks for one batch; with `wait`, until something appears or so many seconds are over."""
         identity = self._identity
-        managers = [
-            self._directory.watch(
-                content_prefix(identity.scope_id, identity.compat_id, identity.anchor(blocks)),
-                self._changed.set,
-            )
+        prefixes = [
+            content_prefix(identity.scope_id, identity.compat_id, identity.anchor(blocks))
             for blocks in anchors
         ]
-        entries = [manager.__enter__() for manager in managers]
-        try:
-            yield entries
-        finally:
-            for manager in managers:
-                manager.__exit__(None, None, None)
+        async with self._directory.watch(prefixes, self._changed.set) as entries:
+            self._asked = entries if not self._asked else self._asked
+            await self._settle(entries)
+            deadline = self._loop.time() + wait
+            while self._best() is None and any(entry.error is None for entry in entries):
+                left = deadline - self._loop.time()
+                if left <= 0 or not await self._change(left):
+                    return
+                await self._settle(entries)
 
-    async def _settle(self, entries: list[_Entry]) -> ManifestWatch | None:
-        """The best of what is announced now; a complete match of all blocks ends the search at once."""
+    async def _settle(self, entries: list[Entry]) -> None:
+        """Reads what is announced now; a complete match of all blocks ends that at once."""
+        quiet_at: float | None = None
+        usable_since: float | None = None
+        candidates = -1
         while True:
             self._read_manifests(entries)
-            best = self._best()
-            if best is not None and best.matched >= self._blocks:
-                return best
-            known = all(entry.answered for entry in entries)
-            if known and all(watch.settled for watch in self._watches.values()):
-                if not await self._change(GRACE):
-                    return best
-                continue
-            await self._change(None)
+            if self._is_enough():
+                return
+            now = self._loop.time()
+            if len(self._watches) != candidates:
+                candidates, quiet_at = len(self._watches), None
+            if usable_since is None and self._best() is not None:
+                usable_since = now
+            limit = None if usable_since is None else usable_since + PATIENCE
+            if all(entry.answered for entry in entries) and self._all_read():
+                quiet_at = limit = quiet_at or now + GRACE
+            if limit is not None and now >= limit:
+                return
+            await self._change(None if limit is None else limit - now)
 
-    async def _wait_for(self, entries: list[_Entry], wait: float) -> ManifestWatch | None:
-        deadline = asyncio.get_running_loop().time() + wait
-        while (left := deadline - asyncio.get_running_loop().time()) > 0:
-            if all(entry.error is not None for entry in entries):
-                return None
-            if await self._change(left):
-                self._read_manifests(entries)
-                if (best := self._best()) is not None:
-                    return await self._settle(entries)
-        return None
+    def _all_read(self) -> bool:
+        return all(watch.settled for watch in self._watches.values())
 
     async def _change(self, timeout: float | None) -> bool:
         """Waits for anything new; False when there was nothing for `timeout` seconds."""
@@ -182,21 +151,21 @@ class Discovery:
         self._changed.clear()
         return True
 
-    def _read_manifests(self, entries: list[_Entry]) -> None:
+    def _read_manifests(self, entries: list[Entry]) -> None:
         for entry in entries:
-            for namespace in sorted(entry.active):
+            for namespace in entry.active:
                 self._read_manifest(entry.prefix, namespace)
 
     def _read_manifest(self, prefix: TrackNamespace, namespace: TrackNamespace) -> None:
         name = from_namespace(namespace)
         suffix = namespace[len(prefix) :]
-        if namespace in self._watches or name is None:
+        if namespace in self._watches or name is None or len(self._watches) >= MAX_CANDIDATES:
             return
         if len(suffix) != 1 or len(suffix[0]) != PUBLICATION_ID_SIZE:
             return
         watch = ManifestWatch(self._session, name, self._identity, self._manifest_changed)
         self._watches[namespace] = watch
-        self._tasks[namespace] = asyncio.get_running_loop().create_task(watch.run())
+        self._tasks[namespace] = self._loop.create_task(watch.run())
 
     def _manifest_changed(self) -> None:
         self._changed.set()
@@ -204,21 +173,29 @@ class Discovery:
 
     def _best(self) -> ManifestWatch | None:
         usable = [w for w in self._watches.values() if w.error is None and w.matched > 0]
-        return max(usable, key=_preference, default=None)
+        return max(usable, key=self._preference, default=None)
 
-    def _nothing(self, entries: list[_Entry]) -> KvcsError | MoqtError:
-        for entry in entries:
-            error = entry.error
-            if isinstance(error, RequestRejected) and error.code is RequestErrorCode.UNAUTHORIZED:
+    def _preference(self, watch: ManifestWatch) -> tuple[int, bool, int]:
+        manifest = watch.current
+        complete = manifest is not None and all(entry.complete for entry in manifest.segments)
+        return min(watch.matched, self._blocks), complete, watch.matched
+
+    def _is_enough(self) -> bool:
+        best = self._best()
+        return best is not None and best.matched >= self._blocks
+
+    def _nothing(self) -> KvcsError | MoqtError:
+        """Why there is none: what the peer refused, what is wrong with what it has, that it has none."""
+        faults = [entry.error for entry in self._asked] + [w.error for w in self._watches.values()]
+        errors = [error for error in faults if error is not None and not _is_absence(error)]
+        for error in errors:
+            if is_refusal(error):
                 return Unauthorised(f"the peer refused access to the scope: {error}")
-        for watch in self._watches.values():
-            if watch.error is not None:
-                return watch.error
-        for entry in entries:
-            if entry.error is not None:
-                return entry.error
+        found = [error for error in errors if isinstance(error, KvcsError)]
+        if found or errors:
+            return (found or errors)[0]
         return PublicationNotFound(
-            f"nobody publishes a prefix of these {self._blocks} blocks; check that publisher and "
+            f"nobody publishes a prefix of these {len(self._identity.block_keys)} blocks; check that publisher and "
             "consumer use the same scope key, descriptor and tokens (`kvcs keys`)"
         )
 
@@ -234,7 +211,23 @@ class Discovery:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _preference(watch: ManifestWatch) -> tuple[int, bool]:
-    manifest = watch.current
-    complete = manifest is not None and all(entry.complete for entry in manifest.segments)
-    return watch.matched, complete
+def is_refusal(error: KvcsError | MoqtError) -> bool:
+    """Whether the peer says that access is not allowed."""
+    match error:
+        case RequestRejected(code=RequestErrorCode.UNAUTHORIZED):
+            return True
+        case TrackAborted(code=PublishDoneCode.UNAUTHORIZED):
+            return True
+        case SessionClosed(code=SessionErrorCode.UNAUTHORIZED):
+            return True
+    return False
+
+
+def is_silence(error: MoqtError) -> bool:
+    """Whether the peer does not answer, or is gone."""
+    return isinstance(error, DeadlineExceeded | SessionClosed)
+
+
+def _is_absence(error: KvcsError | MoqtError) -> bool:
+    """A publication that was announced and has gone since."""
+    return isinstance(error, RequestRejected) and error.code is RequestErrorCode.DOES_NOT_EXIST

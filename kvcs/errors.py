@@ -8,6 +8,7 @@ KvcsError                  1  anything else
 ├── Conflict               5  signature, key or digest contradict what was received
 │   ├── DigestConflict        a manifest lists another digest than the Object received
 │   └── ManifestError         a manifest that contradicts itself, its predecessor or the namespace
+├── PeerUnsuitable         1  the peer cannot carry KVCS
 ├── SourceChanged          1  a source file changed while it was published
 ├── PublicationStopped     1  the publication was stopped and takes nothing more (G7)
 └── DuplicatePayload       1  a second, different payload for one Location (P5)
@@ -63,6 +64,10 @@ class DigestConflict(Conflict):
 
 class ManifestError(Conflict):
     """A manifest contradicts itself, its predecessor or the namespace; the publication is discarded."""
+
+
+class PeerUnsuitable(KvcsError):
+    """The peer speaks MOQT but cannot carry KVCS; use another."""
 
 
 class SourceChanged(KvcsError):

@@ -4,14 +4,127 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
-from kvcs.errors import KvcsError, ManifestError, UsageError
+from kvcs.errors import Incomplete, KvcsError, ManifestError, PublicationStopped, UsageError
 from kvcs.kvsp.descriptor import Descriptor
 from kvcs.kvsp.identity import Identity
-from kvcs.manifest import Manifest, check_successor, matched_blocks, payload_of_cose
+from kvcs.manifest import (
+    MAX_OCTETS,
+    Manifest,
+    check_successor,
+    matched_blocks,
+    payload_of_cose,
+)
 from kvcs.naming import MANIFEST, MANIFEST_COSE, PublicationName
-from moqt import LocationFilter, Object, ObjectStatus, Session, Subscription
-from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
+from kvcs.payload import Component
+from moqt import (
+    GroupOrder,
+    IncomingStream,
+    Location,
+    LocationFilter,
+    ObjectHeader,
+    ObjectStatus,
+    Session,
+    StreamSink,
+    Subscription,
+)
+from moqt.errors import (
+    DeadlineExceeded,
+    MoqtError,
+    PublishDoneCode,
+    RequestErrorCode,
+    RequestRejected,
+    StreamReset,
+    TrackAborted,
+)
+
+FILL_WAIT = 3.0
+"""Seconds from SUBSCRIBE_OK to the first octets of a manifest; then FETCH."""
+FIRST_WAIT = 10.0
+"""Seconds from SUBSCRIBE_OK to a whole manifest; who gives none by then is no publisher."""
+MAX_FETCHES = 8
+"""How often a version that was lost on its way is asked for."""
+STOPPED = frozenset({PublishDoneCode.INTERNAL_ERROR, PublishDoneCode.MALFORMED_TRACK})
+"""With these a publisher gives a publication up: nothing of it may be used (G7)."""
+
+
+class ManifestReceiver:
+    """Keeps the newest version that arrived whole. A moqt Receiver."""
+
+    group_order = GroupOrder.ASCENDING
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.newest: tuple[int, bytes] | None = None
+        """Version and octets."""
+        self.busy = 0
+        """Streams on which something is arriving."""
+        self.lost = False
+        """A stream was reset: a version may be missing."""
+        self.error: ManifestError | None = None
+        self.on_change = on_change
+
+    def open_stream(self, stream: IncomingStream) -> StreamSink:
+        """A stream of the track starts."""
+        self.busy += 1
+        return _VersionSink(self)
+
+    def wants(self, location: Location) -> bool:
+        """Whether an Object is a version newer than what is here."""
+        known = -1 if self.newest is None else self.newest[0]
+        return location.object == 0 and location.group > known
+
+    def take(self, version: int, octets: bytes) -> None:
+        """A version is whole."""
+        if self.wants(Location(version, 0)):
+            self.newest = version, octets
+            self.on_change()
+
+    def refuse(self, length: int) -> None:
+        """A version is longer than any manifest may be."""
+        self.error = ManifestError(
+            f"manifest: at most {MAX_OCTETS} octets are accepted, it has {length}; "
+            "the publication is discarded"
+        )
+        self.on_change()
+
+    def stream_closed(self, error: StreamReset | None) -> None:
+        """A stream of the track ended."""
+        self.busy -= 1
+        self.lost = self.lost or error is not None
+        self.on_change()
+
+
+class _VersionSink(StreamSink):
+    """One stream. Memory is taken as octets arrive, never ahead of them."""
+
+    def __init__(self, receiver: ManifestReceiver) -> None:
+        self._receiver = receiver
+        self._octets: bytearray | None = None
+        self._version = 0
+
+    def object_begin(self, header: ObjectHeader) -> None:
+        self._octets = None
+        if header.status is not ObjectStatus.NORMAL or not self._receiver.wants(header.location):
+            return
+        if header.payload_length > MAX_OCTETS:
+            self._receiver.refuse(header.payload_length)
+            return
+        self._version = header.location.group
+        self._octets = bytearray()
+
+    def payload(self, chunk: memoryview) -> None:
+        if self._octets is not None:
+            self._octets += chunk
+
+    def object_end(self) -> None:
+        if self._octets is not None:
+            self._receiver.take(self._version, bytes(self._octets))
+            self._octets = None
+
+    def closed(self, error: StreamReset | None) -> None:
+        self._octets = None
+        self._receiver.stream_closed(error)
 
 
 class ManifestWatch:
@@ -37,6 +150,9 @@ class ManifestWatch:
         self._on_change = on_change
         self._version = -1
         self._signed = False
+        self._subscription: Subscription | None = None
+        self._fetches = 0
+        self._news = asyncio.Event()
 
     @property
     def settled(self) -> bool:
@@ -45,66 +161,141 @@ class ManifestWatch:
 
     async def run(self) -> None:
         """Follows the track until it ends, or the task is cancelled."""
-        subscription: Subscription | None = None
         try:
-            subscription = await self._subscribe()
-            async for item in subscription:
-                if isinstance(item, Object):
-                    self._take(item)
+            receiver = await self._subscribe()
+            assert self._subscription is not None
+            await self._follow(self._subscription, receiver)
         except (KvcsError, MoqtError) as error:
             self.error = error
         finally:
-            if subscription is not None:
-                subscription.cancel()
+            if self._subscription is not None and not self._subscription.finished.done():
+                self._subscription.cancel()
         self.ended = True
         self._on_change()
 
-    async def _subscribe(self) -> Subscription:
+    async def _subscribe(self) -> ManifestReceiver:
         """manifest.cose, or manifest where the publisher says that there is no such track.
 
         Both are asked for in one flight; what comes of manifest is not looked at before the answer for
         manifest.cose, so an answer costs no further round trip.
         """
-        signed = asyncio.ensure_future(self._ask(MANIFEST_COSE))
-        plain = asyncio.ensure_future(self._ask(MANIFEST))
+        loop = asyncio.get_running_loop()
+        receivers = [ManifestReceiver(self._news.set) for _ in range(2)]
+        signed, plain = (
+            loop.create_task(self._ask(track, receiver))
+            for track, receiver in zip((MANIFEST_COSE, MANIFEST), receivers, strict=True)
+        )
         try:
-            subscription = await signed
-            self._signed = True
-            return subscription
-        except RequestRejected as rejected:
-            if rejected.code is not RequestErrorCode.DOES_NOT_EXIST:
-                raise
-            return await plain
+            try:
+                self._subscription = await signed
+                self._signed = True
+                return receivers[0]
+            except RequestRejected as rejected:
+                if rejected.code is not RequestErrorCode.DOES_NOT_EXIST:
+                    raise
+            self._subscription = await plain
+            return receivers[1]
         finally:
-            await _dismiss(signed, keep=self._signed)
-            await _dismiss(plain, keep=plain.done() and not self._signed)
+            for task in (signed, plain):
+                await _dismiss(task, keep=self._subscription)
 
-    async def _ask(self, track: bytes) -> Subscription:
+    async def _ask(self, track: bytes, receiver: ManifestReceiver) -> Subscription:
         return await self._session.subscribe(
             self.name.namespace,
             track,
             location=LocationFilter.next_object(),
             fill=LocationFilter.relative_start(1),
+            receiver=receiver,
         )
 
-    def _take(self, item: Object) -> None:
-        if item.status is not ObjectStatus.NORMAL:
+    async def _follow(self, subscription: Subscription, receiver: ManifestReceiver) -> None:
+        """Reads every version that comes, until PUBLISH_DONE. Raises what ends the publication."""
+        loop = asyncio.get_running_loop()
+        subscription.finished.add_done_callback(lambda _: self._news.set())
+        accepted = loop.time()
+        while True:
+            self._take(receiver)
+            if subscription.finished.done():
+                await self._end(subscription, receiver)
+                return
+            waited = loop.time() - accepted
+            if self.current is None and waited >= FIRST_WAIT:
+                raise Incomplete(f"the publisher gave no manifest within {FIRST_WAIT:g} s")
+            missed = self.current is None and not receiver.busy and waited >= FILL_WAIT
+            if receiver.lost or (missed and not self._fetches):
+                receiver.lost = False
+                await self._fetch(receiver)
+                continue
+            await self._wait(None if self.current else FIRST_WAIT - waited, FILL_WAIT - waited)
+
+    async def _wait(self, *limits: float | None) -> None:
+        """Until something comes or the first of `limits` that lies ahead is over."""
+        ahead = [limit for limit in limits if limit is not None and limit > 0]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(ahead, default=None)):
+                await self._news.wait()
+        self._news.clear()
+
+    async def _end(self, subscription: Subscription, receiver: ManifestReceiver) -> None:
+        """PUBLISH_DONE, or the loss of the session. A version that was lost before is asked for."""
+        error = subscription.finished.result()
+        if isinstance(error, TrackAborted):
+            if error.code in STOPPED:
+                raise PublicationStopped(f"the publisher stopped the publication: {error}")
+            if error.code is PublishDoneCode.UNAUTHORIZED:
+                raise error
+        elif error is not None and not isinstance(error, StreamReset):
+            raise error
+        if receiver.lost or self.current is None:
+            await self._fetch(receiver)
+            self._take(receiver)
+        if self.current is None:
+            raise error or Incomplete("the manifest track ended without a manifest")
+
+    async def _fetch(self, receiver: ManifestReceiver) -> None:
+        """Asks for the current version once more."""
+        self._fetches += 1
+        if self._fetches > MAX_FETCHES:
             return
-        if item.location.object != 0 or item.location.group <= self._version:
+        with suppress(RequestRejected, DeadlineExceeded):
+            fetch = await self._session.fetch(
+                self.name.namespace,
+                MANIFEST_COSE if self._signed else MANIFEST,
+                location=LocationFilter.relative_start(1),
+                receiver=receiver,
+            )
+            try:
+                async with asyncio.timeout(FIRST_WAIT):
+                    await asyncio.shield(fetch.finished)
+            except TimeoutError:
+                pass
+            finally:
+                if not fetch.finished.done():
+                    fetch.cancel()
+
+    def _take(self, receiver: ManifestReceiver) -> None:
+        """Reads the newest version if it is new. Raises ManifestError."""
+        if receiver.error is not None:
+            raise receiver.error
+        if receiver.newest is None or receiver.newest[0] <= self._version:
             return
-        octets = bytes(item.payload)
+        self._version, octets = receiver.newest
+        receiver.newest = self._version, b""
         manifest = Manifest.parse(payload_of_cose(octets) if self._signed else octets)
-        self._check_identity(manifest)
-        if self.current is not None:
+        if self.current is None:
+            self._check_identity(manifest)
+        else:
             check_successor(self.current, manifest)
-        self._version = item.location.group
         self.current = manifest
         self.matched = matched_blocks(manifest, self._identity.block_keys)
         self._on_change()
 
     def _check_identity(self, manifest: Manifest) -> None:
+        """M7; and that the sizes are the consumer's own, which literal IDs alone do not show."""
+        own = self._identity.descriptor
         try:
-            compat_id = self._identity.compat_id_of(Descriptor.from_json(manifest.compat))
+            descriptor = Descriptor.from_json(manifest.compat)
+            compat_id = self._identity.compat_id_of(descriptor)
         except UsageError as fault:
             raise ManifestError(f"manifest: {fault}; the publication is discarded") from None
         if compat_id != self.name.compat_id:
@@ -112,15 +303,25 @@ class ManifestWatch:
                 "manifest: its descriptor's Compatibility ID is not the namespace's; "
                 "the publication is discarded"
             )
+        if _sizes(descriptor) != _sizes(own):
+            raise ManifestError(
+                "manifest: its descriptor has other layers, blocks or sizes than the consumer's; "
+                "the publication is discarded"
+            )
 
 
-async def _dismiss(request: asyncio.Future[Subscription], *, keep: bool) -> None:
+def _sizes(descriptor: Descriptor) -> tuple[int, ...]:
+    return (
+        descriptor.layers,
+        descriptor.block_tokens,
+        descriptor.section_size(Component.K),
+        descriptor.section_size(Component.V),
+    )
+
+
+async def _dismiss(request: asyncio.Task[Subscription], *, keep: Subscription | None) -> None:
     """Ends a request that is not needed, whether it was answered or not."""
-    if keep:
-        return
     request.cancel()
     (outcome,) = await asyncio.gather(request, return_exceptions=True)
-    if isinstance(outcome, Subscription):
+    if isinstance(outcome, Subscription) and outcome is not keep:
         outcome.cancel()
-
-

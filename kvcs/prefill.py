@@ -17,11 +17,21 @@ from kvcs.segment import Segment, flat
 class Prefill:
     """A prefill in passes. The publication exists from the first pass on that completes a block."""
 
-    def __init__(self, publisher: Publisher, identity: Identity, *, components: str = "k+v") -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        identity: Identity,
+        *,
+        components: str = "k+v",
+        max_cache_duration: float | None = None,
+        deterministic: bool = False,
+    ) -> None:
         self.identity = identity
         self.publication: Publication | None = None
         self._publisher = publisher
         self._components = components
+        self._retention = max_cache_duration
+        self._deterministic = deterministic
         self._tokens = 0
         self._tails: dict[tuple[int, Component], bytes] = {}
         self._open: Pass | None = None
@@ -33,17 +43,20 @@ class Prefill:
         if tokens < 1:
             raise UsageError(f"a pass has at least one token, got {tokens}")
         block_tokens = self.identity.descriptor.block_tokens
-        done = self._tokens // block_tokens
-        self._tokens += tokens
-        blocks = self._tokens // block_tokens - done
+        blocks = (self._tokens + tokens) // block_tokens - self._tokens // block_tokens
         segment: Segment | None = None
         if blocks and self.publication is None:
             self.publication = self._publisher.publish(
-                self.identity, blocks, components=self._components
+                self.identity,
+                blocks,
+                components=self._components,
+                max_cache_duration=self._retention,
+                deterministic=self._deterministic,
             )
             segment = self.publication.segments[0]
         elif blocks and self.publication is not None:
             segment = self.publication.append(blocks)
+        self._tokens += tokens
         self._open = Pass(self.identity, tokens, segment, self._tails)
         return self._open
 
@@ -78,7 +91,7 @@ class Pass:
 
     def put_layer(self, layer: int, k: object, v: object) -> None:
         """Takes a layer: K and V of this pass's tokens, [tokens][kv head][dim]. They are copied."""
-        if layer != self._next:
+        if layer != self._next or self.complete:
             raise UsageError(f"layer {layer}: expected layer {self._next}; layers come in order")
         whole: dict[Component, memoryview] = {}
         tails: dict[Component, bytes] = {}
@@ -90,7 +103,8 @@ class Pass:
                     f"layer {layer}, {component.label}: expected {expected} octets "
                     f"({self._tokens} tokens), got {len(octets)}"
                 )
-            joined = memoryview(self._tails.get((layer, component), b"") + octets)
+            tail = self._tails.get((layer, component), b"")
+            joined = memoryview(tail + octets) if tail else octets
             section = self._descriptor.section_size(component)
             cut = self.segment.blocks * section if self.segment is not None else 0
             whole[component], tails[component] = joined[:cut], bytes(joined[cut:])

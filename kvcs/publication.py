@@ -6,6 +6,7 @@ Every Object is immutable once it is published. What turns out to be wrong later
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 
 from kvcs.codecs import codec_value
@@ -21,6 +22,30 @@ from moqt.errors import PublishDoneCode
 SMALL_MANIFEST = 64 << 10
 """Octets up to which every completed layer makes a new version (M4); beyond, every eighth does."""
 LAYERS_PER_VERSION = 8
+MAX_RETENTION = 10 * 365 * 86400
+"""Seconds; a longer retention is a mistake."""
+
+
+class ManifestPayload:
+    """A version of the manifest. Only the newest keeps its octets: all versions of a long production together
+    would be many times its digests. The others are encoded again should anybody still read them.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._octets: bytes | None = manifest.encode()
+        self._length = len(self._octets)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self) -> bytes:
+        """The JSON octets."""
+        return self._manifest.encode() if self._octets is None else self._octets
+
+    def supersede(self) -> None:
+        """A newer version is published."""
+        self._octets = None
 
 
 class Publication:
@@ -41,28 +66,36 @@ class Publication:
         deterministic: bool = False,
         on_stop: Callable[[Publication], None] = lambda publication: None,
     ) -> None:
-        if components not in ("k+v", "kv"):
-            raise UsageError(f'components: expected "k+v" or "kv", got {components!r}')
-        if codec_value(codec) is None:
-            raise UsageError(f"codec: {codec!r} is not known here")
+        _check_options(components, codec, max_cache_duration)
         self.identity = identity
         self.descriptor = identity.descriptor
         self.name = PublicationName(
-            identity.scope_id, identity.compat_id, identity.anchor(first_blocks), new_publication_id()
+            identity.scope_id,
+            identity.compat_id,
+            identity.anchor(first_blocks),
+            new_publication_id(),
         )
         self.segments: list[Segment] = []
         self.error: Exception | None = None
         """Why it was stopped."""
+        self.stopped = asyncio.Event()
+        """Set when it was stopped, by `stop` or by what was found when an Object was sent."""
         self.ended = False
         self._origin = origin
         self._components = (Component.KV,) if components == "kv" else (Component.K, Component.V)
         self._codec = codec
         self._cache = None if max_cache_duration is None else int(max_cache_duration * 1000)
+        self._compat = json.loads(self.descriptor.canonical())
         self._deterministic = deterministic
         self._on_stop = on_stop
         self._manifest_track = origin.add_track(
-            Track(FullTrackName(self.name.namespace, MANIFEST), default_priority=0)
+            Track(
+                FullTrackName(self.name.namespace, MANIFEST),
+                default_priority=0,
+                max_cache_duration=self._cache,
+            )
         )
+        self._newest: ManifestPayload | None = None
         self._version = 0
         self._unannounced = 0
         self._large = False
@@ -82,8 +115,11 @@ class Publication:
     def extend(self, identity: Identity) -> None:
         """Continues with a longer token list, whose Block Keys begin with those known so far."""
         known = self.identity.block_keys
-        if identity.block_keys[: len(known)] != known or identity.compat_id != self.name.compat_id:
-            raise UsageError("tokens: the longer list does not begin with the tokens published so far")
+        ids = (identity.scope_id, identity.compat_id)
+        if identity.block_keys[: len(known)] != known or ids != self.name[:2]:
+            raise UsageError(
+                "tokens: the longer list does not begin with the tokens published so far"
+            )
         self.identity = identity
 
     def append(self, blocks: int) -> Segment:
@@ -121,16 +157,19 @@ class Publication:
             self._publish_manifest()
 
     def _publish_manifest(self) -> None:
-        octets = self.manifest().encode()
-        self._large = len(octets) > SMALL_MANIFEST
+        payload = ManifestPayload(self.manifest())
+        if self._newest is not None:
+            self._newest.supersede()
+        self._newest = payload
+        self._large = len(payload) > SMALL_MANIFEST
         self._unannounced = 0
-        self._manifest_track.add(Location(self._version, 0), octets, priority=0, last=True)
+        self._manifest_track.add(Location(self._version, 0), payload, priority=0, last=True)
         self._version += 1
 
     def manifest(self) -> Manifest:
         """The manifest as it stands."""
         return Manifest(
-            compat=dict(self.descriptor.json),
+            compat=self._compat,
             layers=self.descriptor.layers,
             block_tokens=self.descriptor.block_tokens,
             deterministic=self._deterministic,
@@ -178,6 +217,7 @@ class Publication:
         if self.error is not None:
             return
         self.error = error
+        self.stopped.set()
         self._origin.remove_namespace(self.name.namespace)
         for track in self.tracks:
             track.fail(PublishDoneCode.INTERNAL_ERROR, "the publication was stopped")
@@ -194,3 +234,10 @@ class Publication:
             raise PublicationStopped(f"the publication takes nothing more: {self.error}")
 
 
+def _check_options(components: str, codec: str, max_cache_duration: float | None) -> None:
+    if components not in ("k+v", "kv"):
+        raise UsageError(f'components: expected "k+v" or "kv", got {components!r}')
+    if codec_value(codec) is None:
+        raise UsageError(f"codec: {codec!r} is not known here")
+    if max_cache_duration is not None and not 0 <= max_cache_duration <= MAX_RETENTION:
+        raise UsageError(f"max_cache_duration: expected seconds, got {max_cache_duration}")

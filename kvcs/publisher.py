@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
-from kvcs.errors import UsageError
+from kvcs.errors import SourceChanged, UsageError
 from kvcs.formats.base import Source
 from kvcs.kvsp.identity import Identity
 from kvcs.publication import Publication
 from kvcs.relay_link import RelayLink
-from moqt import Backend, ClientTls, Config, Server, ServerTls, serve
+from moqt import AuthorizationToken, Backend, ClientTls, Config, Server, ServerTls, serve
 from moqt import Publisher as Origin
 
 CLOSE_TIMEOUT = 5.0
@@ -48,15 +48,31 @@ class Publisher:
         self._servers.append(server)
         return server
 
-    async def announce(self, url: str, *, tls: ClientTls | None = None) -> RelayLink:
+    async def announce(
+        self,
+        url: str,
+        *,
+        tls: ClientTls | None = None,
+        tokens: tuple[AuthorizationToken, ...] = (),
+    ) -> RelayLink:
         """Opens a session with a relay and offers it every publication, present and future (P1).
 
-        A session that is lost is opened again until `close`. Raises moqt.errors.ConnectError when the
-        first attempt fails.
+        `tokens` are the authorisation that the relay requires. A session that is lost is opened again until
+        `close`. Raises moqt.errors.ConnectError when the first attempt fails, RequestRejected when the relay
+        refuses one of the present publications.
         """
-        link = RelayLink(url, self.origin, tls=tls, config=self._config, backend=self._backend)
-        await link.open([p.name.namespace for p in self.publications])
+        link = RelayLink(
+            url, self.origin, tls=tls, tokens=tokens, config=self._config, backend=self._backend
+        )
         self._links.append(link)
+        opened = False
+        try:
+            await link.open([p.name.namespace for p in self.publications])
+            opened = True
+        finally:
+            if not opened:
+                self._links.remove(link)
+                await link.close()
         return link
 
     def publish(
@@ -104,6 +120,8 @@ class Publisher:
         """GOAWAY, withdraws everything, gives subscribers `timeout` seconds to finish, and closes."""
         for server in self._servers:
             server.goaway(timeout=timeout)
+        for link in self._links:
+            link.goaway(timeout=timeout)
         for publication in tuple(self.publications):
             self.withdraw(publication)
         try:
@@ -111,11 +129,12 @@ class Publisher:
                 await self.origin.wait_idle()
         except TimeoutError:
             pass
-        servers, self._servers = self._servers, []
-        links, self._links = self._links, []
-        await asyncio.gather(
-            *(server.close() for server in servers), *(link.close() for link in links)
-        )
+        finally:
+            servers, self._servers = self._servers, []
+            links, self._links = self._links, []
+            await asyncio.gather(
+                *(server.close() for server in servers), *(link.close() for link in links)
+            )
 
 
 async def produce(
@@ -127,17 +146,24 @@ async def produce(
 ) -> None:
     """Publishes every layer of `source` in segment 0 and ends the publication; Data is read when it is sent.
 
-    `rate` in layers a second plays a production that takes its time. Raises SourceChanged, or what the
-    publication was stopped with.
+    `rate` in layers a second plays a production that takes its time. Raises SourceChanged, which also stops
+    the publication (G7), and PublicationStopped.
     """
     segment = publication.segments[0]
     layers = publication.descriptor.layers
     if source.layers != layers:
         raise UsageError(f"the source has {source.layers} layers, the descriptor says {layers}")
+    needed = segment.blocks * publication.descriptor.block_tokens
+    if source.tokens < needed:
+        raise UsageError(f"the source has {source.tokens} tokens, the segment needs {needed}")
     loop = asyncio.get_running_loop()
     started = loop.time()
     for layer in range(layers):
-        digests = await asyncio.to_thread(segment.measure, source, layer)
+        try:
+            digests = await asyncio.to_thread(segment.measure, source, layer)
+        except SourceChanged as error:
+            publication.stop(error)
+            raise
         if rate is not None:
             await asyncio.sleep(started + (layer + 1) / rate - loop.time())
         segment.put_source_layer(layer, source, digests)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+import numpy as np
+
 from kvcs.assembly import TrackAssembly
 from kvcs.payload import HEADER_SIZE, Component, Discard, DiscardReason, PayloadHeader
 from moqt import GroupOrder, IncomingStream, ObjectHeader, ObjectStatus, StreamSink
 from moqt.errors import StreamReset
+
+
+def _ignore() -> None:
+    """Nothing."""
 
 
 class TrackReceiver:
@@ -16,42 +22,72 @@ class TrackReceiver:
 
     group_order = GroupOrder.ASCENDING
 
-    def __init__(self, assembly: TrackAssembly, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        assembly: TrackAssembly,
+        on_change: Callable[[], None],
+        on_object: Callable[[], None] = _ignore,
+    ) -> None:
         self.assembly = assembly
         self.on_change = on_change
-        """Called after every Object and at the end of every stream."""
+        """Called at the end of every stream, at the end of the track, and when nothing is missing."""
+        self.on_object = on_object
+        """Called after every Object that was verified."""
+        self.settled = 0
+        """Objects that this receiver was the first to bring."""
         self.ended = False
         """End of Track was received."""
         self.fills_open = 0
         self.fills_seen = 0
         self.fill_reset = False
-        self.cancelled = False
+        self.cut: set[int] = set()
+        """Layers whose live stream ended while something of them was missing."""
+        self.fault: OSError | LookupError | ValueError | None = None
+        """What the sink failed with."""
+        self._closed = False
 
     def open_stream(self, stream: IncomingStream) -> StreamSink | None:
         """A stream of the track starts."""
-        if self.cancelled:
+        if self._closed:
             return None
-        is_fill = isinstance(stream.header, int)
-        if is_fill:
+        if isinstance(stream.header, int):
             self.fills_open += 1
             self.fills_seen += 1
-        return _ObjectSink(self, is_fill)
+            return _ObjectSink(self, None)
+        return _ObjectSink(self, stream.header.group if stream.header is not None else None)
 
-    def stream_closed(self, is_fill: bool, error: StreamReset | None) -> None:
-        """A stream of the track ended."""
-        if is_fill:
+    def stream_closed(self, group: int | None, error: StreamReset | None) -> None:
+        """A stream of the track ended: the live one of `group`, or a fill."""
+        if group is None:
             self.fills_open -= 1
             self.fill_reset = self.fill_reset or error is not None
+        elif self.assembly.lacks(group):
+            self.cut.add(group)
         self.on_change()
+
+    def object_settled(self) -> None:
+        """An Object was verified."""
+        self.on_object()
+        if self.assembly.complete:
+            self.on_change()
+
+    def close(self) -> None:
+        """Nothing that still arrives is looked at."""
+        self._closed = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
 
 class _ObjectSink(StreamSink):
-    """One stream. An Object is dropped at the first check that it fails."""
+    """One stream: the live one of `group`, or a fill. An Object is dropped at the first check that it fails."""
 
-    def __init__(self, receiver: TrackReceiver, is_fill: bool) -> None:
+    def __init__(self, receiver: TrackReceiver, group: int | None) -> None:
         self._receiver = receiver
         self._track = receiver.assembly
-        self._is_fill = is_fill
+        self._group = group
         self._layer = 0
         self._block = 0
         self._length = 0
@@ -64,21 +100,33 @@ class _ObjectSink(StreamSink):
 
     def object_begin(self, header: ObjectHeader) -> None:
         if header.status is not ObjectStatus.NORMAL:
-            self._receiver.ended |= header.status is ObjectStatus.END_OF_TRACK
             self._dropped = True
+            if header.status is ObjectStatus.END_OF_TRACK:
+                self._receiver.ended = True
+                self._receiver.on_change()
             return
         self._layer, self._block = header.location
         self._length = header.payload_length
         self._header = None
         self._head.clear()
         self._filled = 0
-        self._dropped = not self._track.wants(self._layer, self._block)
+        self._dropped = self._receiver.closed
         if self._dropped:
-            self._track.owner.excess += 1
+            return
+        if not self._track.wants(self._layer, self._block):
+            self._dropped = True
+            self._count_unwanted()
         elif header.payload_length != HEADER_SIZE + self._track.expectation.data_length:
             self._discard(DiscardReason.LENGTH)
 
+    def _count_unwanted(self) -> None:
+        if self._track.exists(self._layer, self._block):
+            self._track.owner.excess += 1
+        else:
+            self._discard(DiscardReason.LOCATION)
+
     def payload(self, chunk: memoryview) -> None:
+        self._track.owner.arrived += len(chunk)
         target = self._target
         if target is not None:
             end = self._filled + len(chunk)
@@ -96,18 +144,21 @@ class _ObjectSink(StreamSink):
         try:
             header = PayloadHeader.decode(self._head)
             self._track.expectation.check(header, self._layer, self._block, self._length)
+            place = None
+            if header.component is not Component.KV:
+                place = self._track.destination(self._layer, self._block, self)
         except Discard as discard:
             self._discard(discard.reason)
             return
+        except (OSError, LookupError, ValueError) as fault:
+            self._fail(fault)
+            return
         self._header = header
-        place = None
-        if header.component is not Component.KV:
-            place = self._track.destination(self._layer, self._block)
         self._in_place = place is not None
-        self._target = memoryview(bytearray(header.data_length)) if place is None else place
+        self._target = _scratch(header.data_length) if place is None else place
         rest = chunk[wanted:]
-        if rest:
-            self.payload(rest)
+        self._target[: len(rest)] = rest
+        self._filled = len(rest)
 
     def object_end(self) -> None:
         header, target = self._header, self._target
@@ -116,23 +167,40 @@ class _ObjectSink(StreamSink):
             return
         self._dropped = True
         digest = hashlib.sha256(target).digest()
-        if digest != header.digest:
+        if self._receiver.closed or digest != header.digest:
             self._give_up_place()
             self._discard(DiscardReason.DIGEST)
             return
+        before = self._track.missing_count
         try:
-            self._track.settle(
-                self._layer, self._block, digest, None if self._in_place else target
-            )
+            self._track.settle(self._layer, self._block, digest, None if self._in_place else target)
         except Discard as discard:
             self._discard(discard.reason)
-            return
+        except (OSError, LookupError, ValueError) as fault:
+            self._fail(fault)
+        else:
+            self._receiver.settled += before - self._track.missing_count
+            self._receiver.object_settled()
         self._in_place = False
-        self._receiver.on_change()
+
+    def evict(self) -> None:
+        """Another copy of the Object was whole first and has the place; this one goes on beside it."""
+        target = self._target
+        self._in_place = False
+        if target is not None:
+            self._target = _scratch(len(target))
+            self._target[: self._filled] = target[: self._filled]
 
     def _discard(self, reason: DiscardReason) -> None:
         self._dropped = True
-        self._track.owner.discarded[reason] += 1
+        if not self._receiver.closed:
+            self._track.owner.discarded[reason] += 1
+
+    def _fail(self, fault: OSError | LookupError | ValueError) -> None:
+        """The sink takes nothing more: the retrieval ends with this."""
+        self._dropped = True
+        self._receiver.fault = fault
+        self._receiver.close()
         self._receiver.on_change()
 
     def _give_up_place(self) -> None:
@@ -141,7 +209,12 @@ class _ObjectSink(StreamSink):
             self._track.release(self._layer, self._block)
 
     def closed(self, error: StreamReset | None) -> None:
-        if self._target is not None:
-            self._target = None
-            self._give_up_place()
-        self._receiver.stream_closed(self._is_fill, error)
+        self._target = None
+        self._dropped = True
+        self._give_up_place()
+        self._receiver.stream_closed(self._group, error)
+
+
+def _scratch(length: int) -> memoryview:
+    """Room for a copy without a place. It is not cleared, so what a peer announces costs nothing before it comes."""
+    return np.empty(length, np.uint8).data

@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
 
+from kvcs.suitability import unsuitable
 from moqt import (
+    AuthorizationToken,
     Backend,
     ClientTls,
     Config,
@@ -16,7 +18,7 @@ from moqt import (
     TrackNamespace,
     connect,
 )
-from moqt.errors import MoqtError
+from moqt.errors import MoqtError, SessionClosed
 
 RETRY_FIRST = 0.5
 RETRY_MOST = 10.0
@@ -36,12 +38,15 @@ class RelayLink:
         tls: ClientTls | None,
         config: Config,
         backend: Backend | None,
+        tokens: tuple[AuthorizationToken, ...] = (),
     ) -> None:
         self.url = url
         self.error: MoqtError | None = None
-        """What the relay last refused an offer with."""
+        """What the relay last refused or took back an offer with."""
         self._origin = origin
         self._tls = tls
+        self._tokens = tokens
+        self._leaving = False
         self._config = config
         self._backend = backend
         self._session: Session | None = None
@@ -49,11 +54,17 @@ class RelayLink:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self, namespaces: Iterable[TrackNamespace]) -> None:
-        """Connects, and offers `namespaces`. Raises ConnectError, or RequestRejected for the first refusal."""
+        """Connects, and offers `namespaces`.
+
+        Raises ConnectError, RequestRejected for the first refusal, PeerUnsuitable.
+        """
         self._offers = dict.fromkeys(namespaces)
         self._session = await self._connect()
-        for namespace in tuple(self._offers):
-            await self._offer(self._session, namespace)
+        try:
+            for namespace in tuple(self._offers):
+                await self._offer(self._session, namespace)
+        except SessionClosed as closed:
+            raise unsuitable(closed, self.url) or closed from None
         self._spawn(self._keep())
 
     async def _connect(self) -> Session:
@@ -71,11 +82,19 @@ class RelayLink:
         task.add_done_callback(self._tasks.discard)
 
     async def _offer(self, session: Session, namespace: TrackNamespace) -> None:
-        offer = await session.publish_namespace(namespace)
+        offer = await session.publish_namespace(namespace, tokens=self._tokens)
         if namespace in self._offers:
             self._offers[namespace] = offer
+            offer.ended.add_done_callback(self._offer_ended)
         else:
             offer.withdraw()
+
+    def _offer_ended(self, ended: asyncio.Future[MoqtError | None]) -> None:
+        """The relay takes it no longer; the end of the session is dealt with elsewhere."""
+        error = None if ended.cancelled() else ended.result()
+        if error is not None and not isinstance(error, SessionClosed):
+            self.error = error
+            _log.warning("%s takes a publication no longer: %s", self.url, error)
 
     async def _try_offer(self, namespace: TrackNamespace) -> None:
         session = self._session
@@ -85,7 +104,7 @@ class RelayLink:
             await self._offer(session, namespace)
         except MoqtError as error:
             self.error = error
-            _log.warning("%s did not take a publication: %s", self.url, error)
+            _log.warning("did not take a publication: %s", unsuitable(error, self.url) or f"{self.url}: {error}")
 
     def add(self, namespace: TrackNamespace) -> None:
         """Offers one more namespace."""
@@ -104,6 +123,8 @@ class RelayLink:
         while True:
             if self._session is not None:
                 lost = await self._session.wait_closed()
+                if self._leaving:
+                    return
                 _log.warning("the session with %s was lost: %s", self.url, lost)
                 self._session = None
             await asyncio.sleep(delay)
@@ -113,12 +134,21 @@ class RelayLink:
                 _log.warning("%s cannot be reached: %s", self.url, error)
                 delay = min(delay * 2, RETRY_MOST)
                 continue
-            delay = RETRY_FIRST
             for namespace in tuple(self._offers):
                 await self._try_offer(namespace)
+            # A peer that closes each session at the first offer is not asked all the time.
+            lost_again = self._session is None or self._session.closed is not None
+            delay = min(delay * 2, RETRY_MOST) if lost_again else RETRY_FIRST
+
+    def goaway(self, *, timeout: float = 0) -> None:
+        """Tells the relay that this end means to leave within `timeout` seconds."""
+        self._leaving = True
+        if self._session is not None and self._session.closed is None:
+            self._session.goaway(timeout=timeout)
 
     async def close(self) -> None:
         """Ends the session; nothing of it is left."""
+        self._leaving = True
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

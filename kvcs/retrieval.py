@@ -9,8 +9,17 @@ from dataclasses import dataclass
 
 from kvcs.assembly import Assembly
 from kvcs.codecs import codec_names, codec_value
-from kvcs.discovery import Directory, Discovery
-from kvcs.errors import Incomplete, KvcsError, PublicationNotFound, PublicationStopped, Unauthorised
+from kvcs.directory import Directory
+from kvcs.discovery import Discovery, is_refusal, is_silence
+from kvcs.errors import (
+    Conflict,
+    Incomplete,
+    KvcsError,
+    PublicationNotFound,
+    PublicationStopped,
+    Unauthorised,
+    UsageError,
+)
 from kvcs.formats.base import Sink
 from kvcs.kvsp.identity import Identity
 from kvcs.manifest import SegmentEntry
@@ -18,9 +27,10 @@ from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import DataTrack
 from kvcs.payload import Component, Expectation
 from kvcs.report import Report, describe
+from kvcs.suitability import unsuitable
 from kvcs.track_retrieval import TrackRetrieval
 from moqt import Session
-from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
+from moqt.errors import MoqtError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,30 +71,37 @@ class Retrieval:
     ) -> None:
         descriptor = identity.descriptor
         self._session = session
+        self._directory = directory
         self._identity = identity
         self._options = options
-        self._wanted = min(options.blocks or len(identity.block_keys), len(identity.block_keys))
+        most = len(identity.block_keys)
+        if options.blocks is not None and options.blocks < 1:
+            raise UsageError(f"blocks: expected at least 1, got {options.blocks}")
+        self._wanted = most if options.blocks is None else min(options.blocks, most)
         layers = range(descriptor.layers) if options.layers is None else options.layers
-        if not layers or layers[-1] >= descriptor.layers or layers.step != 1:
-            raise KvcsError(f"layers must lie within 0-{descriptor.layers - 1}")
-        self.assembly = Assembly(layers, sink, self._layer_complete)
+        if not layers or layers.step != 1 or layers[0] < 0 or layers[-1] >= descriptor.layers:
+            raise UsageError(f"layers: expected a part of 0-{descriptor.layers - 1}")
+        self.assembly = Assembly(layers, sink, self._layer_complete, of=descriptor.layers)
         self.report = Report(source=session.url or None)
-        self._discovery = Discovery(
-            session, directory, identity, self._wanted, probe=options.probe
-        )
+        self._discovery = Discovery(session, directory, identity, self._wanted, probe=options.probe)
         self._watch: ManifestWatch | None = None
         self._tracks: dict[DataTrack, TrackRetrieval] = {}
-        self._tasks: dict[asyncio.Task[None], TrackRetrieval] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._covered = 0
         self._next_segment = 0
-        self._following = False
+        self._watch_ended = False
         self._changed = asyncio.Event()
         self._ready: deque[int] = deque()
         self._ready_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._started = self._progressed = self._loop.time()
         self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(lambda _: self._ready_changed.set())
+        self._task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # heard, should nobody call `finish`
+        self._ready_changed.set()
 
     # What the caller sees
 
@@ -98,8 +115,8 @@ class Retrieval:
             await self._ready_changed.wait()
 
     async def finish(self) -> Report:
-        """Waits for the end. Raises Incomplete, PublicationNotFound, Unauthorised, Conflict, or a moqt error;
-        `report` tells how far it came.
+        """Waits for the end. Raises Incomplete, PublicationNotFound, Unauthorised, Conflict, a moqt error, or
+        what the sink failed with; `report` tells how far it came.
         """
         await asyncio.wait({self._task})
         if self._task.cancelled():
@@ -120,28 +137,26 @@ class Retrieval:
                 async with asyncio.timeout(self._options.deadline):
                     await self._retrieve()
             except TimeoutError:
-                raise self._incomplete(
-                    f"the deadline of {self._options.deadline:g} s passed"
-                ) from None
+                raise self._incomplete("the deadline passed") from None
             self.report.status = "complete"
-        except KvcsError as error:
-            self._note(error)
+        except (KvcsError, MoqtError) as error:
+            told = self._translate(error)
+            self._note(told)
+            raise told from (None if told is error else error)
+        except (OSError, LookupError, ValueError) as fault:
+            self.report.status, self.report.error = "error", str(fault)
             raise
-        except MoqtError as error:
-            self._note(error)
-            raise self._translate(error) from error
         finally:
-            await self._stop()
-            self._fill_report()
+            try:
+                await self._stop()
+            finally:
+                self._fill_report()
 
     async def _retrieve(self) -> None:
         self._watch = await self._discovery.find(self._options.wait)
         await self._discovery.close(keep=self._watch)
         self._discovery.on_change = self._changed.set
         self.report.publication = self._watch.name.publication_id
-        manifest = self._watch.current
-        assert manifest is not None
-        self._following = not all(entry.complete for entry in manifest.segments)
         self._progressed = self._loop.time()
         while True:
             self._take_manifest(self._watch)
@@ -155,11 +170,14 @@ class Retrieval:
     def _take_manifest(self, watch: ManifestWatch) -> None:
         manifest = watch.current
         assert manifest is not None
-        if manifest is not self.assembly.manifest:
-            self.assembly.update(manifest)
+        if manifest is not self.assembly.manifest or watch.ended is not self._watch_ended:
+            self._watch_ended = watch.ended
+            if manifest is not self.assembly.manifest:
+                self.assembly.update(manifest)
             self._start_segments(watch)
             for track, retrieval in self._tracks.items():
-                retrieval.manifest_changed(manifest.segments[track.segment].complete)
+                complete = manifest.segments[track.segment].complete
+                retrieval.manifest_changed(complete, ended=watch.ended)
         if watch.error is not None and not self.assembly.complete:
             raise watch.error
         if not self.assembly.final and self._is_final(watch):
@@ -201,27 +219,38 @@ class Retrieval:
         retrieval = TrackRetrieval(
             self._session,
             self._watch.name.namespace,
-            self.assembly.add(track, expectation, blocks),
+            self.assembly.add(track, expectation, blocks, of=entry.blocks),
             blocks=entry.blocks,
             layers=layers,
             on_change=self._object_taken,
         )
         retrieval.segment_complete = entry.complete
         self._tracks[track] = retrieval
-        task = self._loop.create_task(retrieval.run(live=not entry.complete))
+        task = self._loop.create_task(self._run_track(retrieval))
         task.add_done_callback(lambda _: self._changed.set())
-        self._tasks[task] = retrieval
+        self._tasks.add(task)
+
+    async def _run_track(self, retrieval: TrackRetrieval) -> None:
+        async with self._directory.tracks:
+            await retrieval.run(live=not retrieval.segment_complete)
 
     def _is_final(self, watch: ManifestWatch) -> bool:
         """Whether the set of blocks is settled: all that is wanted, or no segment will follow."""
-        if self._covered >= self._wanted or not self._following or watch.ended:
-            return True
         manifest = watch.current
         assert manifest is not None
-        if watch.matched < manifest.blocks:
+        if self._covered >= self._wanted or watch.ended or watch.matched < manifest.blocks:
             return True
-        all_complete = all(entry.complete for entry in manifest.segments)
-        return all_complete and self._loop.time() >= self._progressed + self._options.wait
+        return self._all_complete and self._loop.time() >= self._segment_due
+
+    @property
+    def _all_complete(self) -> bool:
+        """Whether every segment that there is is complete."""
+        manifest = self._watch.current if self._watch is not None else None
+        return manifest is not None and all(entry.complete for entry in manifest.segments)
+
+    @property
+    def _segment_due(self) -> float:
+        return self._progressed + self._options.wait
 
     def _object_taken(self) -> None:
         objects = self.assembly.objects
@@ -233,13 +262,8 @@ class Retrieval:
 
     def _collect_tasks(self) -> None:
         for task in [task for task in self._tasks if task.done()]:
-            self.report.recovered += self._tasks.pop(task).recovered
-            error = task.exception()
-            if error is None:
-                continue
-            if isinstance(error, PublicationStopped):
-                raise Incomplete(f"{error}; nothing of it may be used") from error
-            raise error
+            self._tasks.discard(task)
+            task.result()
 
     async def _wait_for_change(self) -> None:
         """Until something is new, the set of blocks may be settled, or the retrieval has stalled."""
@@ -247,8 +271,8 @@ class Retrieval:
         limit = self._progressed + self._options.stall
         if now >= limit:
             raise self._incomplete(f"nothing was newly verified for {self._options.stall:g} s")
-        if not self.assembly.final:
-            limit = min(limit, max(now + 0.01, self._progressed + self._options.wait))
+        if not self.assembly.final and self._all_complete:
+            limit = min(limit, self._segment_due)
         try:
             async with asyncio.timeout_at(limit):
                 await self._changed.wait()
@@ -264,22 +288,33 @@ class Retrieval:
 
     def _incomplete(self, reason: str) -> Incomplete | PublicationNotFound:
         if self._watch is None:
-            return PublicationNotFound(f"{reason} before a publication was found")
+            if self._discovery.vacant:
+                return PublicationNotFound(f"{reason} before a publication was found")
+            return Incomplete(f"incomplete: {reason} before the peer told what is published")
         missing = self.assembly.missing()
         return Incomplete(f"incomplete: {reason}; missing: {describe(missing) or 'segments'}")
 
-    def _translate(self, error: MoqtError) -> KvcsError | MoqtError:
-        """A peer that is lost or refuses leaves the cache incomplete; nothing else is known of it."""
-        if isinstance(error, RequestRejected) and error.code is RequestErrorCode.UNAUTHORIZED:
+    def _translate(self, error: KvcsError | MoqtError) -> KvcsError | MoqtError:
+        """A peer that is lost or refuses leaves the cache incomplete; nothing else is known of it.
+
+        Of a publication that was stopped, or that contradicts itself, nothing is kept (G7, M9).
+        """
+        if isinstance(error, PublicationStopped | Conflict):
+            self.assembly.discard()
+        if isinstance(error, PublicationStopped):
+            return Incomplete(f"incomplete: {error}; nothing of it may be used")
+        if isinstance(error, KvcsError):
+            return error
+        if is_refusal(error):
             return Unauthorised(f"the peer refused access: {error}")
-        if self._watch is not None:
+        if self._watch is None and (told := unsuitable(error, self._session.url)) is not None:
+            return told
+        if self._watch is not None or is_silence(error):
             return self._incomplete(str(error))
         return error
 
     def _note(self, error: KvcsError | MoqtError) -> None:
         exit_status = error.exit_status if isinstance(error, KvcsError) else 1
-        if isinstance(error, MoqtError) and self._watch is not None:
-            exit_status = Incomplete.exit_status
         self.report.status = STATUSES.get(exit_status, "error")
         self.report.error = str(error)
 
@@ -300,13 +335,16 @@ class Retrieval:
         report.discarded_by_reason = dict(assembly.discarded)
         report.discarded = assembly.discarded.total()
         report.duplicates = assembly.duplicates
+        report.recovered = sum(track.recovered for track in self._tracks.values())
         report.missing = assembly.missing()
 
 
 def _select(entry: SegmentEntry) -> list[DataTrack] | None:
     """The k and v tracks of one codec that this side reads, or one kv track (N6); None if there are none."""
     for codec in codec_names():
-        k, v, kv = (DataTrack(c, codec, entry.segment) for c in (Component.K, Component.V, Component.KV))
+        k, v, kv = (
+            DataTrack(c, codec, entry.segment) for c in (Component.K, Component.V, Component.KV)
+        )
         offered = {name.encode("ascii") for name in entry.tracks}
         if k.name in offered and v.name in offered:
             return [k, v]

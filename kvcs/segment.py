@@ -188,9 +188,7 @@ class Segment:
         for track in self.tracks:
             for block, digest in enumerate(digests[track]):
                 header = self._header(track, layer, block, digest)
-                payload = SourceObject(
-                    self._publication, source, header, self.first_block + block
-                )
+                payload = SourceObject(self._publication, source, header, self.first_block + block)
                 self._add(track, layer, block, payload)
         self._finish_layer(layer, digests)
 
@@ -239,9 +237,12 @@ class Segment:
 
 
 def flat(tensor: object, what: str) -> memoryview:
-    """A view of an array's or buffer's octets. Raises UsageError where it is not contiguous."""
+    """A view of an array's or buffer's octets. Raises UsageError where it is not contiguous, or big-endian."""
     try:
-        return memoryview(tensor).cast("B")  # type: ignore[arg-type]
+        view = memoryview(tensor)  # type: ignore[arg-type]
+        if view.itemsize > 1 and view.format[:1] in {">", "!"}:
+            raise ValueError("elements are big-endian")
+        return view.cast("B")
     except (TypeError, ValueError) as fault:
         hint = "pass a contiguous array or buffer; view bf16 as uint16 first"
         raise UsageError(f"{what}: {fault}; {hint}") from None

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from kvcs.assembly import TrackAssembly
+from kvcs.assembly import Gap, TrackAssembly
 from kvcs.errors import PublicationStopped
+from kvcs.manifest_watch import STOPPED
 from kvcs.reception import TrackReceiver
-from moqt import Fetch, Location, LocationFilter, RangeFilter, Session, Subscription, TrackNamespace
+from moqt import Location, LocationFilter, RangeFilter, Session, Subscription, TrackNamespace
 from moqt.errors import (
     DeadlineExceeded,
-    PublishDoneCode,
     RequestErrorCode,
     RequestRejected,
-    StreamReset,
+    SessionClosed,
     TrackAborted,
 )
 
-ROUNDS = 3
-"""How often gaps are asked for; a round that brings nothing is the last."""
+ROUNDS = 8
+"""How often gaps of a complete segment are asked for; a round that brings nothing is the last."""
 FILL_WAIT = 3.0
 """Seconds from SUBSCRIBE_OK to its fill stream, whose header a reset can lose; then FETCH."""
+GAP_WAIT = 2.0
+"""Seconds without an octet, once all is published, after which what is missing is taken to be lost on its way."""
+RETRY_MOST = 2.0
+"""Seconds that a peer's wish to be asked later is heeded."""
 
 
 class TrackRetrieval:
@@ -38,154 +42,240 @@ class TrackRetrieval:
         layers: int,
         on_change: Callable[[], None],
     ) -> None:
-        self.recovered = 0
         self._session = session
         self._namespace = namespace
         self._assembly = assembly
-        self._whole = assembly.blocks == blocks
-        self._last = Location(layers - 1, blocks - 1)
+        self._whole = range(blocks)
+        self._to_the_end = assembly.owner.layers[-1] == layers - 1
         self._on_change = on_change
         self._progress = asyncio.Event()
-        self.receiver = TrackReceiver(assembly, self._changed)
+        self._loop = asyncio.get_running_loop()
+        self._arrived = 0
+        self._arrived_at = self._loop.time()
+        self._was_over = False
+        self.receiver = self._receiver()
+        self._repairs: list[TrackReceiver] = []
+        self._subscription: Subscription | None = None
         self.segment_complete = False
         """Set when a manifest marks the segment complete (C4)."""
+        self._may_grow = True
 
-    def _changed(self) -> None:
-        self._progress.set()
-        self._on_change()
+    def _receiver(self) -> TrackReceiver:
+        return TrackReceiver(self._assembly, self._progress.set, self._on_change)
 
-    def manifest_changed(self, complete: bool) -> None:
-        """A newer manifest was read."""
+    @property
+    def recovered(self) -> int:
+        """Objects that came only when they were asked for again."""
+        return sum(receiver.settled for receiver in self._repairs)
+
+    def manifest_changed(self, complete: bool, *, ended: bool = False) -> None:
+        """A newer manifest was read, or none will come."""
         self.segment_complete = complete
+        self._may_grow = not ended
         self._progress.set()
 
     async def run(self, *, live: bool) -> None:
         """Returns when everything is verified or nothing more can be had of this peer.
 
-        Raises PublicationStopped when the publisher gave the publication up, and moqt errors.
+        Raises PublicationStopped when the publisher gave the publication up, moqt errors, and what the sink
+        failed with.
         """
-        if live:
-            await self._subscribe()
-        else:
-            layers = self._assembly.owner.layers
-            await self._fetch(layers[0], layers[-1])
-        for _ in range(ROUNDS):
-            if self._assembly.complete or not await self._recover():
-                return
+        try:
+            if live:
+                await self._subscribe()
+            else:
+                await self._fetch_all()
+            await self._recover()
+        finally:
+            for receiver in (self.receiver, *self._repairs):
+                receiver.close()
 
-    async def _filters(self) -> RangeFilter | None:
-        """OBJECTID_FILTER 0..n-1 where fewer blocks are wanted than there are, and the peer takes one."""
-        if self._whole:
+    async def _filters(self, gaps: Sequence[Gap] = ()) -> RangeFilter | None:
+        """OBJECTID_FILTER 0..n-1 where fewer blocks are wanted than there are, or for the blocks of `gaps`,
+        where the peer takes so many ranges (C6).
+        """
+        asked = {block for gap in gaps for a, b in gap.blocks for block in range(a, b + 1)}
+        blocks = sorted(asked) if gaps else range(self._assembly.blocks)
+        if len(blocks) == len(self._whole):
             return None
+        ranges: list[tuple[int, int | None]] = []
+        for block in blocks:
+            if ranges and ranges[-1][1] == block - 1:
+                ranges[-1] = ranges[-1][0], block
+            else:
+                ranges.append((block, block))
         options = await self._session.peer_options()
-        if options.max_filter_ranges < 1:
-            return None
-        return RangeFilter(0, ((0, self._assembly.blocks - 1),))
+        return RangeFilter(0, tuple(ranges)) if len(ranges) <= options.max_filter_ranges else None
+
+    # Live
 
     async def _subscribe(self) -> None:
-        """SUBSCRIBE Next Object with a fill of all that was published before."""
-        first = Location(self._assembly.owner.layers[0], 0)
+        """SUBSCRIBE Next Object with a fill of all that was published before (C2)."""
+        layers = self._assembly.owner.layers
+        first = Location(layers[0], 0)
+        fill = LocationFilter.absolute_start(first)
+        if not self._to_the_end:
+            fill = LocationFilter.absolute_groups(first, layers[-1])
         subscription = await self._session.subscribe(
             self._namespace,
             self._assembly.track.name,
             location=LocationFilter.next_object(),
-            fill=LocationFilter.absolute_start(first),
+            fill=fill,
             object_ids=await self._filters(),
             receiver=self.receiver,
         )
+        self._subscription = subscription
+        subscription.finished.add_done_callback(lambda _: self._progress.set())
         try:
             await self._follow(subscription, first)
         finally:
-            subscription.cancel()
+            if not subscription.finished.done():
+                subscription.cancel()
 
     async def _follow(self, subscription: Subscription, first: Location) -> None:
-        largest = subscription.largest
+        """Until all is there, PUBLISH_DONE came, or what is missing does not come any more (C4)."""
+        receiver, largest = self.receiver, subscription.largest
         filling = largest is not None and largest >= first
-        fill_due = asyncio.get_running_loop().time() + FILL_WAIT
+        fill_due = self._loop.time() + FILL_WAIT
         while not self._assembly.complete:
+            self._check_sink()
             if subscription.finished.done():
                 self._check_end(subscription)
                 return
-            left = fill_due - asyncio.get_running_loop().time()
-            lost = filling and (self.receiver.fill_reset or not (self.receiver.fills_seen or left > 0))
-            if lost and largest is not None:
+            left = fill_due - self._loop.time()
+            no_fill = receiver.fill_reset or (not receiver.fills_seen and left <= 0)
+            if filling and (no_fill or (receiver.fills_seen and not receiver.fills_open)):
+                assert largest is not None
                 filling = False
-                self.receiver.fill_reset = False
-                await self._refetch(first.group, min(largest.group, self._assembly.owner.layers[-1]))
-                continue
-            filled = not filling or (self.receiver.fills_seen and not self.receiver.fills_open)
-            if filled and self.segment_complete and self._has_ended(largest):
+                last = min(largest.group + no_fill, self._assembly.owner.layers.stop)
+                receiver.cut |= set(range(first.group, last))
+            elif not filling and receiver.cut:
+                cut, receiver.cut = receiver.cut, set()
+                await self._repair([gap for gap in self._assembly.missing() if gap.layer in cut])
+            elif not filling and self._over() and self._quiet() >= GAP_WAIT:
                 return
-            await self._wait(subscription, left if filling and not filled else None)
+            else:
+                await self._wait(left if filling else GAP_WAIT - self._quiet())
 
-    def _has_ended(self, largest: Location | None) -> bool:
-        """Whether no live Object can come: the end was seen, or lay before the subscription (C4)."""
-        return self.receiver.ended or (largest is not None and largest >= self._last)
+    def _quiet(self) -> float:
+        """Seconds since all was published for which nothing arrived on any track, as far as was looked."""
+        arrived, now = self._assembly.owner.arrived, self._loop.time()
+        if arrived != self._arrived or not (self._over() and self._was_over):
+            self._arrived, self._arrived_at = arrived, now
+        self._was_over = self._over()
+        return now - self._arrived_at
 
-    async def _refetch(self, first: int, last: int) -> None:
-        before = self._assembly.missing_count
-        await self._fetch(first, last)
-        self.recovered += before - self._assembly.missing_count
+    def _over(self) -> bool:
+        """Whether all of the segment is published, as far as is known."""
+        return self.segment_complete or self.receiver.ended
 
-    async def _wait(self, subscription: Subscription, timeout: float | None) -> None:
-        progress: asyncio.Future[Any] = asyncio.ensure_future(self._progress.wait())
-        ends: asyncio.Future[Any] = subscription.finished
-        try:
-            await asyncio.wait(
-                {progress, ends}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            progress.cancel()
+    async def _wait(self, limit: float) -> None:
+        """Until something is new, or for `limit` seconds where something can be due then."""
+        due = limit if limit > 0 and (self._over() or not self.receiver.fills_seen) else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(due):
+                await self._progress.wait()
         self._progress.clear()
 
     def _check_end(self, subscription: Subscription) -> None:
         error = subscription.finished.result()
         if isinstance(error, TrackAborted):
-            if error.code in (PublishDoneCode.INTERNAL_ERROR, PublishDoneCode.MALFORMED_TRACK):
+            if error.code in STOPPED:
                 raise PublicationStopped(f"the publisher stopped the publication: {error}")
-            return
-        if error is not None:
+        elif isinstance(error, SessionClosed):
             raise error
 
-    async def _fetch(self, first: int, last: int) -> None:
-        """FETCH of whole layers, ascending, so that the first can be used while others arrive."""
-        fetch: Fetch | None = None
-        try:
-            fetch = await self._session.fetch(
-                self._namespace,
-                self._assembly.track.name,
-                location=LocationFilter.absolute_groups(Location(first, 0), last),
-                object_ids=await self._filters(),
-                receiver=self.receiver,
-            )
-            error = await asyncio.shield(fetch.finished)
-            if error is not None and not isinstance(error, StreamReset):
-                raise error
-        finally:
-            if fetch is not None:
-                fetch.cancel()
+    def _check_sink(self) -> None:
+        for receiver in (self.receiver, *self._repairs):
+            if receiver.fault is not None:
+                raise receiver.fault
 
-    async def _recover(self) -> bool:
-        """Asks for the layers with gaps once more; whether that brought anything."""
-        before = self._assembly.missing_count
-        for first, last in _runs([gap.layer for gap in self._assembly.missing()]):
+    # FETCH
+
+    async def _fetch_all(self) -> None:
+        layers = self._assembly.owner.layers
+        try:
+            await self._fetch(layers[0], layers[-1], self.receiver, await self._filters())
+        except RequestRejected as rejected:
+            if not rejected.retry_interval:
+                raise
+
+    async def _fetch(
+        self, first: int, last: int, receiver: TrackReceiver, blocks: RangeFilter | None
+    ) -> None:
+        """FETCH of layers, ascending, so that the first can be used while others arrive (C5).
+
+        Ends with the stream, however that ends, or when the publication has.
+        """
+        fetch = await self._session.fetch(
+            self._namespace,
+            self._assembly.track.name,
+            location=LocationFilter.absolute_groups(Location(first, 0), last),
+            object_ids=blocks,
+            receiver=receiver,
+        )
+        fetch.finished.add_done_callback(lambda _: self._progress.set())
+        try:
+            while not fetch.finished.done() and not self._assembly.complete:
+                self._check_sink()
+                if self._subscription is not None and self._subscription.finished.done():
+                    self._check_end(self._subscription)
+                await self._progress.wait()
+                self._progress.clear()
+        finally:
+            if not fetch.finished.done():
+                fetch.cancel()
+        self._check_sink()
+        if fetch.finished.done() and isinstance(error := fetch.finished.result(), SessionClosed):
+            raise error
+
+    async def _recover(self) -> None:
+        """Asks for gaps as long as that brings anything, and as long as the segment grows."""
+        rounds = 0
+        while not self._assembly.complete and rounds < ROUNDS:
+            rounds += 1
+            grows = self._may_grow and not self.segment_complete
+            self._progress.clear()
+            known = self._assembly.listed_layers
+            gaps = [g for g in self._assembly.missing() if not grows or g.layer < known]
+            gained = await self._repair(gaps)
+            if grows:
+                rounds = 0
+                unchanged = self._assembly.listed_layers == known and not self.segment_complete
+                if not gained and unchanged and self._may_grow:
+                    await self._progress.wait()
+            elif not gained:
+                return
+
+    async def _repair(self, gaps: Sequence[Gap]) -> bool:
+        """Asks for gaps once more; whether that brought anything, or asking later may."""
+        gained = False
+        for run in _runs(gaps):
+            receiver = self._receiver()
+            self._repairs.append(receiver)
             try:
-                await self._refetch(first, last)
+                blocks = await self._filters(run)
+                await self._fetch(run[0].layer, run[-1].layer, receiver, blocks)
             except DeadlineExceeded:
-                return False
+                return gained
             except RequestRejected as rejected:
                 if rejected.code is RequestErrorCode.UNAUTHORIZED:
                     raise
-                return False
-        return self._assembly.missing_count < before
+                if not rejected.retry_interval:
+                    return gained
+                await asyncio.sleep(min((rejected.retry_interval - 1) / 1000, RETRY_MOST))
+                gained = True
+            gained = gained or receiver.settled > 0
+        return gained
 
 
-def _runs(layers: list[int]) -> list[tuple[int, int]]:
-    """Consecutive layers joined to ranges, inclusive."""
-    runs: list[tuple[int, int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][1] + 1:
-            runs[-1] = runs[-1][0], layer
+def _runs(gaps: Sequence[Gap]) -> list[list[Gap]]:
+    """Gaps of the same blocks in consecutive layers together: one FETCH gets them and nothing else."""
+    runs: list[list[Gap]] = []
+    for gap in gaps:
+        last = runs[-1][-1] if runs else None
+        if last is not None and gap.layer == last.layer + 1 and gap.blocks == last.blocks:
+            runs[-1].append(gap)
         else:
-            runs.append((layer, layer))
+            runs.append([gap])
     return runs

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kvcs.errors import UsageError
 from moqt import Config, TransportConfig
@@ -26,6 +28,12 @@ class Plan:
     mtu: int
     size_mib: int
     object_kib: int
+    loop: str = "asyncio"
+    """The event loop of both processes: asyncio or uvloop."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Changes to the TransportConfig."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What a role of its own wants to know."""
 
     @classmethod
     def load(cls, text: str) -> Plan:
@@ -67,4 +75,4 @@ class Plan:
 
     @property
     def config(self) -> Config:
-        return Config(transport=TransportConfig(datagram_size=self.mtu))
+        return Config(transport=TransportConfig(datagram_size=self.mtu, **self.settings))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from kvcs import certs
 from kvcs.bench.plan import HEAD_DIM, KV_HEADS, LAYERS, Plan
-from kvcs.cli.sample import sample_descriptor, sample_layers, sample_tokens
 from kvcs.errors import KvcsError
 from kvcs.formats.safetensors import write_kv_file
+from kvcs.sample import sample_descriptor, sample_layers, sample_tokens
 
 ROUND_TIMEOUT = 300.0
 

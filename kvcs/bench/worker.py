@@ -9,24 +9,28 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from kvcs.bench.memory import Watch
 from kvcs.bench.plan import KV_HEADS, LAYERS, SCOPE_KEY, Plan
-from kvcs.cli.sample import sample_descriptor
 from kvcs.consumer import Consumer
 from kvcs.formats.safetensors import KvFile, KvFileSink, KvFileSource
 from kvcs.kvsp.identity import Identity
 from kvcs.publisher import Publisher, produce
-from moqt import ClientTls, ServerTls, format_authority, parse_url
+from kvcs.sample import sample_descriptor
+from moqt import ClientTls, ServerTls, format_authority, parse_url, quic_backend
 from moqt.plain import receive_plain, serve_plain
-from moqt.quic import backend
 
 
-def _say(**values: object) -> None:
-    print(json.dumps(values), flush=True)  # noqa: T201 - the parent process reads it
+def say(**values: object) -> None:
+    """A JSON line for the parent process."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
-async def _until_told() -> None:
+async def until_told() -> None:
+    """Returns at the end of the input."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -36,14 +40,16 @@ async def _until_told() -> None:
         pipe.close()
 
 
-def _tls(plan: Plan) -> ServerTls:
+def server_tls(plan: Plan) -> ServerTls:
+    """The certificate that every round shows."""
     return ServerTls(
         certificate=plan.certificates / "server.pem",
         private_key=plan.certificates / "server-key.pem",
     )
 
 
-def _identity(plan: Plan) -> Identity:
+def identity_of(plan: Plan) -> Identity:
+    """Of the cache that every round transfers."""
     with KvFile(plan.file) as file:
         tokens = file.token_ids()
     assert tokens is not None
@@ -60,26 +66,26 @@ def _identity(plan: Plan) -> Identity:
 
 async def publish(plan: Plan) -> None:
     """Serves the cache file, complete before the consumer is told."""
-    identity = _identity(plan)
+    identity = identity_of(plan)
     with KvFile(plan.file) as file:
-        async with Publisher(config=plan.config, backend=backend(plan.backend)) as publisher:
+        async with Publisher(config=plan.config, backend=quic_backend(plan.backend)) as publisher:
             publication = publisher.publish(identity)
             await produce(publication, KvFileSource(file, identity.descriptor))
-            server = await publisher.listen("127.0.0.1", 0, tls=_tls(plan))
+            server = await publisher.listen("127.0.0.1", 0, tls=server_tls(plan))
             watch = Watch()
-            _say(url=server.url)
+            say(url=server.url)
             watch.start()
-            await _until_told()
-            _say(anonymous=watch.stop())
+            await until_told()
+            say(anonymous=watch.stop())
 
 
 async def subscribe(plan: Plan, url: str) -> None:
     """Retrieves it into a file, verified."""
-    identity = _identity(plan)
+    identity = identity_of(plan)
     tls = ClientTls(ca_file=plan.certificates / "ca.pem")
     target = plan.file.with_name("received.safetensors")
     async with await Consumer.connect(
-        url, tls=tls, config=plan.config, backend=backend(plan.backend)
+        url, tls=tls, config=plan.config, backend=quic_backend(plan.backend)
     ) as consumer:
         watch = Watch()
         watch.start()
@@ -90,7 +96,7 @@ async def subscribe(plan: Plan, url: str) -> None:
             report = await retrieval.finish()
             memory = watch.stop()
             sink.finish(report.blocks)
-    _say(
+    say(
         seconds=report.seconds,
         first_layer_seconds=report.first_layer_seconds,
         octets=report.octets,
@@ -105,15 +111,15 @@ async def send_plain(plan: Plan) -> None:
         0,
         streams=[(component, plan.blocks) for _ in range(LAYERS) for component in (1, 2)],
         piece=bytes(plan.object_kib << 10),
-        tls=_tls(plan),
+        tls=server_tls(plan),
         config=plan.config,
-        backend=backend(plan.backend),
+        backend=quic_backend(plan.backend),
     )
-    _say(url=f"moqt://{format_authority(*listener.address)}")
-    await _until_told()
+    say(url=f"moqt://{format_authority(*listener.address)}")
+    await until_told()
     listener.close()
     await listener.wait_closed()
-    _say(anonymous=0)
+    say(anonymous=0)
 
 
 async def take_plain(plan: Plan, url: str) -> None:
@@ -123,22 +129,35 @@ async def take_plain(plan: Plan, url: str) -> None:
         plan.octets,
         tls=ClientTls(ca_file=plan.certificates / "ca.pem"),
         config=plan.config,
-        backend=backend(plan.backend),
+        backend=quic_backend(plan.backend),
     )
-    _say(seconds=seconds, octets=plan.octets)
+    say(seconds=seconds, octets=plan.octets)
+
+
+ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
+    "publish": publish,
+    "subscribe": subscribe,
+    "send-plain": send_plain,
+    "take-plain": take_plain,
+}
+"""Servers take the plan; clients take the plan and the URL to dial."""
+
+
+def run(plan: Plan, role: Coroutine[Any, Any, None]) -> None:
+    """Runs a role on the plan's event loop."""
+    factory = None
+    if plan.loop == "uvloop":
+        import uvloop  # noqa: PLC0415 - not everywhere
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(role)
 
 
 def main() -> None:
-    """worker PLAN publish | subscribe URL | send-plain | take-plain URL"""
-    plan, role = Plan.load(sys.argv[1]), sys.argv[2]
-    if role == "publish":
-        asyncio.run(publish(plan))
-    elif role == "send-plain":
-        asyncio.run(send_plain(plan))
-    elif role == "subscribe":
-        asyncio.run(subscribe(plan, sys.argv[3]))
-    else:
-        asyncio.run(take_plain(plan, sys.argv[3]))
+    """worker PLAN ROLE [URL]"""
+    plan, role, *url = Plan.load(sys.argv[1]), *sys.argv[2:]
+    run(plan, ROLES[role](plan, *url))
 
 
 if __name__ == "__main__":

@@ -271,9 +271,7 @@ def command(
                 components=components,
                 listen=where,
                 relays=urls,
-                server_tls=None
-                if not cert or not key
-                else ServerTls(certificate=cert, private_key=key),
+                server_tls=_server_tls(cert, key),
                 client_tls=endpoints.client_tls(urls, ca, insecure),
                 live_rate=live_rate,
                 linger=linger,
@@ -286,6 +284,12 @@ def command(
             show(facts, as_json=as_json)
             return 0
         return publish(job, as_json=as_json)
+
+
+def _server_tls(certificate: Path | None, key: Path | None) -> ServerTls | None:
+    if certificate is None or key is None:
+        return None
+    return ServerTls(certificate=certificate, private_key=key)
 
 
 def _places(

@@ -16,6 +16,7 @@ from typing import Any, cast
 from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection, QuicConnectionState
+from aioquic.quic.logger import QuicLogger
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.tls import CipherSuite
 
@@ -30,11 +31,10 @@ STOCK, PLAIN, BULK = QuicConnection, PathConnection, BulkConnection
 CLIENT, SERVER, ELSEWHERE = ("client", 1), ("server", 1), ("client", 2)
 WATERMARK = 64 * KIB
 PIECE = 10_000
-END = frozenset({QuicConnectionState.DRAINING, QuicConnectionState.TERMINATED})
 
 
 @dataclass(kw_only=True)
-class Path_:
+class Weather:
     """What the link does to datagrams."""
 
     seed: int = 0
@@ -90,6 +90,16 @@ class End:
                 self.queue.pop(0)
                 self.sent = 0
 
+    def reset(self, stream_id: int, code: int) -> None:
+        """Gives a stream up."""
+        self.quic.reset_stream(stream_id, code)
+        self._forget(stream_id)
+
+    def _forget(self, stream_id: int) -> None:
+        """What was written and will never be sent counts no more."""
+        if isinstance(self.quic, PathConnection):
+            self._written -= self.quic.abandon(stream_id)
+
     def receive(self, batch: Datagrams, now: float) -> None:
         """Takes a batch in."""
         if isinstance(self.quic, PathConnection):
@@ -112,6 +122,7 @@ class End:
                     self.resets.append((stream_id, code))
                 case events.StopSendingReceived(stream_id=stream_id, error_code=code):
                     self.stops.append((stream_id, code))
+                    self._forget(stream_id)
                 case events.ConnectionTerminated():
                     self.ended = event
             self.on_event(event)
@@ -135,13 +146,15 @@ class Simulation:
         *,
         client: type[QuicConnection] = BULK,
         server: type[QuicConnection] = BULK,
-        path: Path_ | None = None,
+        weather: Weather | None = None,
         config: TransportConfig = TransportConfig(datagram_size=1200),  # noqa: B008 - frozen
         ciphers: list[CipherSuite] | None = None,
+        logger: QuicLogger | None = None,
     ) -> None:
+        """`logger` is the client's; one that has it does nothing in bulk."""
         self.now = 1000.0
-        self.path = path or Path_()
-        self.dice = random.Random(self.path.seed)
+        self.weather = weather or Weather()
+        self.dice = random.Random(self.weather.seed)
         self.client_address: Any = CLIENT
         self.mangle: Callable[[End, Datagrams], Datagrams] = lambda _, datagrams: datagrams
         self._order = count()
@@ -149,6 +162,7 @@ class Simulation:
         near = _configuration(client, config, is_client=True, ciphers=ciphers)
         near.load_verify_locations(cafile=str(certificates / "ca.pem"))
         near.server_name = "localhost"
+        near.quic_logger = logger
         self.client = End(_build(client, config, configuration=near), CLIENT)
         far = _configuration(server, config, is_client=False, ciphers=ciphers)
         far.load_cert_chain(certificates / "server.pem", certificates / "server-key.pem")
@@ -183,13 +197,15 @@ class Simulation:
         return min(times + [arrival.at for arrival in self._under_way[:1]], default=float("inf"))
 
     def _timer(self, end: End) -> float | None:
-        return None if end.quic._state in END else end.quic.get_timer()
+        is_over = end.quic._state is QuicConnectionState.TERMINATED
+        return None if is_over else end.quic.get_timer()
 
     def _step(self) -> bool:
         at = self._next()
         if at == float("inf"):
             return False
-        self.now = max(self.now, at)
+        # Clocks move on; and the library's timers are due a rounding error before it finds them due.
+        self.now = max(self.now + 1e-6, at)
         for end in self.ends:
             batch: Datagrams = []
             others = []
@@ -228,21 +244,21 @@ class Simulation:
                 return
 
     def _carry(self, source: End, data: bytes, address: Any) -> None:
-        path, dice = self.path, self.dice
+        weather, dice = self.weather, self.dice
         to = self.server if source is self.client else self.client
         if to is self.client and address != self.client_address:
             return  # nobody is there any more
-        if dice.random() < path.loss or len(data) > path.limit:
+        if dice.random() < weather.loss or len(data) > weather.limit:
             return
-        copies = 2 if dice.random() < path.duplicates else 1
+        copies = 2 if dice.random() < weather.duplicates else 1
         for _ in range(copies):
-            late = dice.random() * 2 * path.delay if dice.random() < path.reordering else 0.0
-            if dice.random() < path.corruption:
+            late = dice.random() * 2 * weather.delay if dice.random() < weather.reordering else 0.0
+            if dice.random() < weather.corruption:
                 at = dice.randrange(len(data))
                 data = data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :]
             name = self.client_address if source is self.client else SERVER
             # Sockets hand over what came meanwhile: arrivals are rounded to a tick.
-            at_time = round((self.now + path.delay + late) * 1000) / 1000
+            at_time = round((self.now + weather.delay + late) * 1000) / 1000
             arrival = _Arrival(max(at_time, self.now + 1e-6), next(self._order), to, data, name)
             heapq.heappush(self._under_way, arrival)
 
