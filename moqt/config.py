@@ -28,9 +28,9 @@ class TransportConfig:
     """What the peer may send ahead of what the application consumed, over all streams."""
     max_stream_data: int = 1 * MIB
     """The same for one stream; a stream of 64 objects of 32 KiB needs two windows."""
-    max_streams_uni: int = 128
-    """Streams the peer may have open at once. Credit returns as streams close; the backend's cost
-    per packet grows with this number, so it is not simply large."""
+    max_streams_uni: int = 192
+    """Streams the peer may have open at once: two tracks of 80 layers, and some for control, manifests and
+    fills. Credit returns as streams close; a backend's cost per packet grows with those in use."""
     max_streams_bidi: int = 128
     """Requests the peer may have open at once."""
 
@@ -84,6 +84,43 @@ class SessionConfig:
     more keeps a fast path busy."""
     quantum: int = 64 * KIB
     """Octets one of several equal requests sends before the next has its turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """Limits of a relay, besides those of its sessions. Octets and seconds."""
+
+    cache_bytes: int = 1024 * MIB
+    """What Objects may take: several caches of a large model's prompt."""
+    cache_slack: int = 32 * MIB
+    """How far what is being received and sent may exceed that. Beyond it the subscriber that is furthest
+    behind is given up, and after it what has no end yet is not taken any more."""
+    max_pending: int = 32 * MIB
+    """Whole Objects that wait for one session to take them. A subscriber that is further behind is cut off with
+    TOO_FAR_BEHIND: it can fetch the rest."""
+    max_subscriptions: int = 1024
+    """Subscriptions of one session: two tracks of 80 layers are two, a manifest one more."""
+    max_namespaces: int = 4096
+    """Namespaces that one session offers."""
+    max_watched: int = 256
+    """Prefixes that one session watches for namespaces or tracks."""
+    max_rendezvous: float = 30.0
+    """How long a SUBSCRIBE waits for a publisher at the most, whatever it asks for."""
+    fetch_ahead: int = 64 * MIB
+    """How far an upstream fetch may run ahead of the fastest of those it is made for. It is cancelled there, and
+    asked for again when they have come that far: what nobody reads soon would push out what somebody does."""
+    stall_timeout: float = 10.0
+    """Silence after which an upstream fetch is given up."""
+    live_grace: float = 0.5
+    """How long a hole near the live edge is left to the subscription it should come by before it is fetched."""
+    retry_first: float = 0.25
+    """Before an upstream relay that was lost is dialled again; doubled each time."""
+    retry_most: float = 10.0
+    """The longest such pause."""
+    drain_timeout: float = 5.0
+    """How long subscribers may finish after GOAWAY."""
+    sweep: float = 5.0
+    """How often what is older than MAX_CACHE_DURATION is looked for; it is never sent meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,8 @@ from kvcs.certs import make
 from moqt.quic.base import Backend
 from tests.support import backends
 
+collect_ignore = ["interop"]  # needs the peers: `make interop` names it
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     backends.add_option(parser)

@@ -14,14 +14,16 @@ from aioquic.tls import AlertDescription, load_pem_x509_certificates
 
 from moqt.config import TransportConfig
 from moqt.errors import ConnectError, LocalError
+from moqt.quic import bulk
 from moqt.quic.aioquic_connection import AioquicConnection
-from moqt.quic.aioquic_private import CONGESTION_CONTROL, CreditConnection, missing
+from moqt.quic.aioquic_private import CONGESTION_CONTROL, missing
 from moqt.quic.aioquic_server import AioquicListener
 from moqt.quic.base import ClientTls, ConnectionLost, HandlerFactory, ServerTls
+from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 from moqt.quic.udp import Address, Datagrams, UdpSocket, prepare
 
 MAX_DATAGRAM_FRAME = 65536
-DATAGRAM_SIZES = range(1200, 1 << 14)
+DATAGRAM_SIZES = range(SMALLEST_DATAGRAM, 1 << 14)
 """The library writes lengths in two octets, of which QUIC takes two bits."""
 CRYPTO_ERRORS = range(0x100, 0x200)
 """QUIC's code for a TLS alert is 0x100 plus the alert (RFC 9001 section 4.8)."""
@@ -115,7 +117,7 @@ class _ClientLink:
     ) -> AioquicConnection:
         """Completes the handshake with one address. Raises ConnectError."""
         sock = _connected(family, address, self._where)
-        quic = CreditConnection(configuration=configuration)
+        quic = bulk.connection(config, configuration=configuration)
         connection = AioquicConnection(quic, self, config, handler)
         self._socket = UdpSocket(
             sock, received=connection.receive, failed=connection.path_failed, peer=address
@@ -206,7 +208,7 @@ def _configuration(
     if lacking:
         version = aioquic.__version__
         raise LocalError(f"aioquic {version} is not supported: it has no {', '.join(lacking)}")
-    if config.datagram_size not in DATAGRAM_SIZES:
+    if config.datagram_size is not None and config.datagram_size not in DATAGRAM_SIZES:
         low, high = DATAGRAM_SIZES.start, DATAGRAM_SIZES.stop - 1
         raise LocalError(f"datagram_size is {config.datagram_size}, not {low} to {high}")
     return QuicConfiguration(
@@ -215,7 +217,7 @@ def _configuration(
         idle_timeout=config.idle_timeout,
         is_client=is_client,
         max_data=config.max_data,
-        max_datagram_size=config.datagram_size,
+        max_datagram_size=SMALLEST_DATAGRAM,
         max_stream_data=config.max_stream_data,
         max_datagram_frame_size=MAX_DATAGRAM_FRAME,
     )

@@ -16,7 +16,8 @@ from typing import Protocol, cast
 from aioquic.quic import events
 
 from moqt.config import TransportConfig
-from moqt.quic.aioquic_private import LIBRARY_FAULTS, CreditConnection
+from moqt.quic.aioquic_path import PathConnection
+from moqt.quic.aioquic_private import LIBRARY_FAULTS
 from moqt.quic.base import ConnectionHandler, ConnectionLost, HandlerFactory, Octets
 from moqt.quic.udp import Address, Datagrams
 
@@ -48,7 +49,7 @@ class AioquicConnection:
     """A Connection over aioquic."""
 
     def __init__(
-        self, quic: CreditConnection, link: Link, config: TransportConfig, factory: HandlerFactory
+        self, quic: PathConnection, link: Link, config: TransportConfig, factory: HandlerFactory
     ) -> None:
         self.is_client = quic.configuration.is_client
         self.alpn = ""
@@ -80,8 +81,7 @@ class AioquicConnection:
         self._farewell: Datagrams = []
         self._strays = 0
         self._gone = asyncio.Event()
-        quic.grant_streams(config)
-        quic.tune()
+        quic.set_up(config)
 
     # What the application calls.
 
@@ -90,7 +90,7 @@ class AioquicConnection:
         return self._quic.next_stream(bidirectional=bidirectional) if self.lost is None else None
 
     def send(self, stream_id: int, data: Octets, fin: bool = False) -> None:
-        """Copies `data` into the library's buffer."""
+        """Puts `data` into the stream's buffer, or refers to it where packets are built in bulk."""
         if self.lost is not None:
             return
         if isinstance(data, memoryview) and data.itemsize != 1:
@@ -173,8 +173,7 @@ class AioquicConnection:
             return
         now = self._loop.time()
         try:
-            for data, address in datagrams:
-                self._quic.receive_datagram(data, address, now)
+            self._quic.receive_datagrams(datagrams, now)
         except LIBRARY_FAULTS as fault:
             self._fail(fault)
         self.heard = self.heard or not self._quic.is_new

@@ -7,12 +7,13 @@ library faster (`tune`) is left out where it cannot be applied.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 from weakref import WeakSet
 
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.congestion.base import register_congestion_control
+from aioquic.quic.congestion.base import K_MINIMUM_WINDOW, register_congestion_control
 from aioquic.quic.congestion.reno import RenoCongestionControl
 from aioquic.quic.connection import QuicConnection, QuicConnectionError, QuicConnectionState
 from aioquic.quic.crypto import CryptoError  # type: ignore[attr-defined]
@@ -31,12 +32,12 @@ from OpenSSL.crypto import Error as OpenSSLError
 from service_identity import CertificateError, VerificationError
 
 from moqt.config import MIB, TransportConfig
+from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 
 # Without a handler of its own the library's warnings go to standard error of programs that set up no logging.
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 CONGESTION_CONTROL = "reno-capped"
-SMALLEST_DATAGRAM = 1200
 
 LIBRARY_FAULTS = (
     ArithmeticError,
@@ -95,12 +96,62 @@ class CappedReno(RenoCongestionControl):
 
     def __init__(self, *, max_datagram_size: int) -> None:
         super().__init__(max_datagram_size=max_datagram_size)
-        self._cap = MIB if max_datagram_size < 8192 else 2 * MIB
+        self._cap = _largest_window(max_datagram_size)
+        self.large_losses = 0
+        """Times that large packets were lost since one was acknowledged."""
+
+    def resize(self, max_datagram_size: int) -> None:
+        """Datagrams have another size from now on (RFC 9002 section 7.2)."""
+        self._max_datagram_size = max_datagram_size
+        self._cap = _largest_window(max_datagram_size)
+        least = K_MINIMUM_WINDOW * max_datagram_size
+        self.congestion_window = min(max(self.congestion_window, least), self._cap)
+        self.large_losses = 0
 
     def on_packet_acked(self, *, now: float, packet: QuicSentPacket) -> None:
         """Grows the window as Reno does, up to the cap."""
         super().on_packet_acked(now=now, packet=packet)
         self.congestion_window = min(self.congestion_window, self._cap)
+        if packet.sent_bytes > SMALLEST_DATAGRAM:
+            self.large_losses = 0
+
+    def on_octets_acked(self, octets: int, growth: int, largest: int) -> None:
+        """The same for many packets at once, of `octets` and up to `largest`. Those of them sent after the last
+        congestion event, `growth`, make the window grow, never further than one by one."""
+        self.bytes_in_flight -= octets
+        if largest > SMALLEST_DATAGRAM:
+            self.large_losses = 0
+        if self.ssthresh is None:
+            slow = growth
+        else:
+            slow = min(growth, max(0, self.ssthresh - self.congestion_window))
+        self.congestion_window += slow
+        self._congestion_stash += growth - slow
+        steps = self._congestion_stash // self.congestion_window
+        if steps:
+            self._congestion_stash -= steps * self.congestion_window
+            self.congestion_window += steps * self._max_datagram_size
+        self.congestion_window = min(self.congestion_window, self._cap)
+
+    def on_packets_lost(self, *, now: float, packets: Iterable[QuicSentPacket]) -> None:
+        """Shrinks the window as Reno does."""
+        packets = list(packets)
+        self._count_large(packets)
+        super().on_packets_lost(now=now, packets=packets)
+
+    def on_packets_expired(self, *, packets: Iterable[QuicSentPacket]) -> None:
+        """Takes out of flight what is sent again without being known to be lost."""
+        packets = list(packets)
+        self._count_large(packets)
+        super().on_packets_expired(packets=packets)
+
+    def _count_large(self, packets: list[QuicSentPacket]) -> None:
+        if any(packet.sent_bytes > SMALLEST_DATAGRAM for packet in packets):
+            self.large_losses += 1
+
+
+def _largest_window(max_datagram_size: int) -> int:
+    return MIB if max_datagram_size < 8192 else 2 * MIB
 
 
 register_congestion_control(CONGESTION_CONTROL, CappedReno)
@@ -234,12 +285,6 @@ class CreditConnection(QuicConnection):
         stream = self._streams.get(stream_id)
         return stream is not None and not stream.receiver.is_finished
 
-    def shrink_datagrams(self) -> None:
-        """Falls back to the smallest datagrams, which every path carries."""
-        if self._max_datagram_size > SMALLEST_DATAGRAM:
-            self._max_datagram_size = SMALLEST_DATAGRAM
-            self.tune()
-
     @property
     def close_event(self) -> ConnectionTerminated | None:
         """Why the connection is ending, long before the library's own event says so."""
@@ -276,6 +321,10 @@ def lacking(quic: QuicConnection) -> tuple[str, ...]:
     return tuple(
         f"{name}.{attribute}"
         for thing, name, attributes in checks
-        for attribute in attributes
-        if not hasattr(thing, attribute)
+        for attribute in absent(thing, attributes)
     )
+
+
+def absent(thing: object, attributes: tuple[str, ...]) -> list[str]:
+    """Those of `attributes` that `thing` does not have."""
+    return [attribute for attribute in attributes if not hasattr(thing, attribute)]

@@ -15,9 +15,10 @@ from aioquic.quic.packet import (
 )
 
 from moqt.config import TransportConfig
+from moqt.quic import bulk
 from moqt.quic.aioquic_connection import AioquicConnection
-from moqt.quic.aioquic_private import SMALLEST_DATAGRAM, CreditConnection
 from moqt.quic.base import HandlerFactory
+from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 from moqt.quic.udp import Address, Datagrams, UdpSocket
 
 MAX_HALF_OPEN = 1000
@@ -108,12 +109,12 @@ class AioquicListener:
         for connection, datagrams in groups.items():
             connection.receive(datagrams)
 
-    def _find(self, data: bytes, address: Address) -> AioquicConnection | None:
+    def _find(self, data: bytes | memoryview, address: Address) -> AioquicConnection | None:
         length = self._configuration.connection_id_length
         if data and not data[0] & LONG_HEADER:
-            return self._connections.get(data[1 : 1 + length])
+            return self._connections.get(bytes(data[1 : 1 + length]))
         try:
-            header = pull_quic_header(Buffer(data=data), host_cid_length=length)
+            header = pull_quic_header(Buffer(data=bytes(data)), host_cid_length=length)
         except ValueError:
             return None
         known = self._connections.get(header.destination_cid)
@@ -131,7 +132,8 @@ class AioquicListener:
         return self._accept(header)
 
     def _accept(self, header: QuicHeader) -> AioquicConnection:
-        quic = CreditConnection(
+        quic = bulk.connection(
+            self._config,
             configuration=self._configuration,
             original_destination_connection_id=header.destination_cid,
         )

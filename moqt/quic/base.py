@@ -87,7 +87,8 @@ class Connection(Protocol):
         until something was sent on it."""
 
     def send(self, stream_id: int, data: Octets, fin: bool = False) -> None:
-        """Hands octets over. They are copied before this returns. `flush` puts them on the wire.
+        """Hands octets over. A backend may refer to them until the peer has them all, so what a memoryview is of
+        must not change any more; a bytearray is copied. `flush` puts them on the wire.
         No effect on streams that are finished, reset or stopped by the peer."""
 
     def flush(self) -> None:

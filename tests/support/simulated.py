@@ -222,7 +222,7 @@ class Simulation:
                 end.receive(self.mangle(end, batch), self.now)
             if timer is not None and timer <= self.now:
                 end.quic.handle_timer(self.now)
-            if batch or timer is not None and timer <= self.now:
+            if batch or (timer is not None and timer <= self.now):
                 self._send(end)
         return True
 
@@ -292,9 +292,7 @@ def is_flying(quic: QuicConnection) -> bool:
     return isinstance(quic, BulkSending) and quic._may_fly()
 
 
-def _build(
-    kind: type[QuicConnection], config: TransportConfig, **arguments: Any
-) -> QuicConnection:
+def _build(kind: type[QuicConnection], config: TransportConfig, **arguments: Any) -> QuicConnection:
     quic = kind(**arguments)
     if isinstance(quic, PathConnection):
         quic.set_up(config)

@@ -116,15 +116,6 @@ def test_streams_are_granted_as_configured() -> None:
     assert (quic._local_max_streams_bidi.value, quic._local_max_streams_bidi.sent) == (3, 3)
 
 
-def test_datagrams_shrink_once() -> None:
-    quic = CreditConnection(configuration=QuicConfiguration(max_datagram_size=9000))
-    quic.shrink_datagrams()
-    pacer = quic._loss._pacer
-    assert (quic._max_datagram_size, pacer._max_datagram_size) == (1200, 1200)
-    quic.shrink_datagrams()
-    assert quic._loss._pacer is pacer
-
-
 def test_unknown_streams_have_nothing_to_count() -> None:
     quic = CreditConnection(configuration=QuicConfiguration())
     assert (quic.abandon(2), quic.undelivered(3)) == (0, 0)
