@@ -13,11 +13,12 @@ FIND_PYTHON := for p in $(or $(PYTHON),python3.13 python3.12 python3.11 python3)
 FIND_NEWER := for p in $(or $(PYTHON),python3.14 python3.13 python3.12 python3 $$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[2-4]*/bin/python3 2>/dev/null)); do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(not (3, 12) <= sys.version_info < (3, 15))' 2>/dev/null && break; p=; done
 BACKENDS := .venv-backends
+INTEROP := .venv-interop
 BACKEND_TESTS := tests/moqt/quic/test_contract.py $(wildcard tests/moqt/test_client_server.py tests/kvcs/test_end_to_end.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-backends lint bench certs clean
+.PHONY: help venv demo test test-backends interop lint bench certs clean
 unexport PYTHONPATH PYTHONHOME
 
 help: ## what can be made
@@ -38,6 +39,12 @@ test-backends: $(BACKENDS)/test.stamp ## the same contract on each optional QUIC
 			$(BACKENDS)/bin/python -m pytest --quic $$b $(BACKEND_TESTS) tests/moqt/quic/test_$$b.py $(PYTEST_ARGS) || exit 1; \
 		else echo "$$b is not installed for $$($(BACKENDS)/bin/python -V), and so not tested."; fi; done
 
+interop: $(VENV)/test.stamp ## beside MOQT implementations that others wrote; needs Python 3.12 or newer
+	@$(FIND_NEWER); \
+	if [ -z "$$p" ]; then echo "No Python 3.12 or newer with venv and pip was found: interoperation was not tested."; \
+	else $(MAKE) --no-print-directory $(INTEROP)/peers.stamp && \
+		$(VENV)/bin/python -m pytest tests/interop --page docs/interop.md $(PYTEST_ARGS); fi
+
 lint: $(VENV)/lint.stamp ## format, style, types, spelling
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
@@ -51,7 +58,7 @@ certs: $(VENV)/runtime.stamp ## a short-lived CA with a server and a client pair
 	@$(VENV)/bin/python certs/make.py
 
 clean: ## removes all that make made
-	@rm -rf $(VENV) $(BACKENDS) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist certs/*.pem
+	@rm -rf $(VENV) $(BACKENDS) $(INTEROP) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist certs/*.pem
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/created.stamp:
@@ -80,4 +87,9 @@ $(BACKENDS)/test.stamp: pyproject.toml
 	@$(BACKENDS)/bin/python -m pip --disable-pip-version-check -qq install --upgrade 'pip>=25.1'
 	@$(BACKENDS)/bin/python -m pip --disable-pip-version-check -qq install --editable '.[qh3]' --group test
 	@$(BACKENDS)/bin/python -m pip --disable-pip-version-check -qq install --only-binary aiopquic --editable '.[aiopquic]' || true
+	@touch $@
+
+$(INTEROP)/peers.stamp: tests/interop/requirements.txt
+	@$(FIND_NEWER); echo "Setting up $(INTEROP) with $$("$$p" -V); this happens once." >&2; "$$p" -m venv --clear $(INTEROP)
+	@$(INTEROP)/bin/python -m pip --disable-pip-version-check -qq install -r tests/interop/requirements.txt
 	@touch $@

@@ -149,6 +149,7 @@ class Driver:
         if not self.scheduler.idle and not self._pumping and not self.closed.done():
             self._pumping = True
             try:
+                self.scheduler.adapt(self.transport.bandwidth_delay())
                 self.scheduler.pump(self.transport)
             finally:
                 self._pumping = False

@@ -21,6 +21,12 @@ from moqt.model import GroupOrder
 
 Octets: TypeAlias = bytes | bytearray | memoryview
 
+LEAST_WATERMARK = 64 << 10
+"""What a slow or short path is given; less makes the turns between network and scheduler too many."""
+MOST_WATERMARK = 1 << 20
+"""What a fast and long path is given; more would only wait."""
+FIRST_WATERMARK = 256 << 10
+"""Until the path is known."""
 _SMALLEST_SLICE = 4096
 """A watermark that is nearly reached does not cut payload into slivers."""
 
@@ -63,6 +69,7 @@ class Port(Protocol):
     def send(self, stream_id: int, data: Octets, fin: bool = False) -> None: ...
     def reset(self, stream_id: int, code: int) -> None: ...
     def unsent(self) -> int: ...
+    def data_credit(self) -> int: ...
 
 
 class Flow:
@@ -112,8 +119,9 @@ class OutgoingStream(ABC):
 class Scheduler:
     """Feeds one connection."""
 
-    def __init__(self, *, watermark: int, quantum: int) -> None:
-        self.watermark = watermark
+    def __init__(self, *, watermark: int | None, quantum: int) -> None:
+        self.watermark = FIRST_WATERMARK if watermark is None else watermark
+        self._adapts = watermark is None
         self._quantum = quantum
         self._active: set[Flow] = set()
         self._parked: list[OutgoingStream] = []
@@ -132,6 +140,11 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether nothing waits to be pulled."""
         return not self._active and not self._parked
+
+    def adapt(self, path: int | None) -> None:
+        """Follows what the path holds, in octets, unless it is unknown or the watermark is fixed."""
+        if self._adapts and path is not None:
+            self.watermark = min(max(path, LEAST_WATERMARK), MOST_WATERMARK)
 
     def wake(self, stream: OutgoingStream) -> None:
         """There is something to pull from `stream`: at first, after WAIT, or with a new priority."""
@@ -191,7 +204,7 @@ class Scheduler:
             for stream in parked:
                 stream.parked = False
                 self.wake(stream)
-        while self._active and (room := self.watermark - port.unsent()) > 0:
+        while self._active and (room := min(self.watermark - port.unsent(), port.data_credit())) > 0:
             flow = min(self._active, key=_urgency)
             queued, _, stream = heapq.heappop(flow.heap)
             stream.queued = False

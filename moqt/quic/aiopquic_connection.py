@@ -14,7 +14,7 @@ from typing import Protocol
 from moqt.config import TransportConfig
 from moqt.quic.aiopquic_private import Event, Peer
 from moqt.quic.aiopquic_streams import Stream, Streams, pieces
-from moqt.quic.base import ConnectionHandler, ConnectionLost, HandlerFactory, Octets
+from moqt.quic.base import ConnectionHandler, ConnectionLost, HandlerFactory, Octets, Unmeasured
 
 INTERNAL_ERROR = 0x1
 LINGER = 0.1
@@ -37,7 +37,7 @@ class Owner(Protocol):
         """Nothing more will be ordered or expected."""
 
 
-class AiopquicConnection:
+class AiopquicConnection(Unmeasured):
     """A Connection over aiopquic."""
 
     def __init__(

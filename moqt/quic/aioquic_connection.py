@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from math import inf
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from aioquic.quic import events
 
@@ -21,28 +21,12 @@ from moqt.quic.aioquic_private import LIBRARY_FAULTS
 from moqt.quic.base import ConnectionHandler, ConnectionLost, HandlerFactory, Octets
 from moqt.quic.udp import Address, Datagrams
 
+if TYPE_CHECKING:
+    from moqt.quic.aioquic_link import Link
+
 INTERNAL_ERROR = 0x1
 MAX_REASON = 512
 """Octets of a reason phrase; CONNECTION_CLOSE has to fit the smallest datagram."""
-
-
-class Link(Protocol):
-    """What a connection needs from the owner of its socket."""
-
-    def send(self, datagrams: Datagrams) -> bool:
-        """Sends; False if a datagram was larger than the path allows."""
-
-    def opened(self, connection: AioquicConnection) -> None:
-        """The handshake is complete."""
-
-    def issued(self, connection: AioquicConnection, connection_id: bytes) -> None:
-        """The peer may use this ID from now on."""
-
-    def retired(self, connection_id: bytes) -> None:
-        """The peer uses this ID no more."""
-
-    def ended(self, connection: AioquicConnection) -> None:
-        """Nothing more will be sent or expected."""
 
 
 class AioquicConnection:
@@ -109,6 +93,14 @@ class AioquicConnection:
     def unsent(self) -> int:
         """Octets written that are in no packet yet."""
         return self._written - self._quic.sent_octets() if self.lost is None else 0
+
+    def data_credit(self) -> int:
+        """What the peer's MAX_DATA leaves to data."""
+        return self._quic.data_credit() - self.unsent()
+
+    def bandwidth_delay(self) -> int | None:
+        """What the path holds."""
+        return self._quic.bandwidth_delay()
 
     def reset(self, stream_id: int, code: int) -> None:
         """Gives up sending."""

@@ -32,6 +32,7 @@ from OpenSSL.crypto import Error as OpenSSLError
 from service_identity import CertificateError, VerificationError
 
 from moqt.config import MIB, TransportConfig
+from moqt.quic.base import request_share
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 
 # Without a handler of its own the library's warnings go to standard error of programs that set up no logging.
@@ -75,6 +76,7 @@ ATTRIBUTES = (
     "_local_max_streams_uni",
     "_loss",
     "_max_datagram_size",
+    "_remote_max_data",
     "_remote_max_data_used",
     "_remote_max_streams_bidi",
     "_remote_max_streams_uni",
@@ -191,6 +193,7 @@ class CreditConnection(QuicConnection):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._consumed = 0
+        self._share: int | None = None
         self._refused: WeakSet[QuicStream] = WeakSet()
 
     def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
@@ -251,6 +254,12 @@ class CreditConnection(QuicConnection):
         allowed = self._remote_max_streams_bidi if bidirectional else self._remote_max_streams_uni
         stream_id = self.get_next_available_stream_id(is_unidirectional=not bidirectional)
         return stream_id if stream_id // 4 < allowed else None
+
+    def data_credit(self) -> int:
+        """Octets of new stream data that the peer takes, less the share that requests keep."""
+        if self._share is None and self._remote_max_data:
+            self._share = request_share(self._remote_max_data)
+        return self._remote_max_data - self._remote_max_data_used - (self._share or 0)
 
     def sent_octets(self) -> int:
         """New octets of stream data that went into packets."""

@@ -19,6 +19,13 @@ from moqt.config import TransportConfig
 Octets: TypeAlias = bytes | bytearray | memoryview
 
 
+REQUEST_SHARE = 64 << 10
+"""Octets of a peer's MAX_DATA that data leaves to control and request streams: many answers, a few packets."""
+
+UNLIMITED = 1 << 62
+"""The credit of a library that does not tell how much its peer takes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
     """How a client checks its server."""
@@ -98,6 +105,13 @@ class Connection(Protocol):
     def unsent(self) -> int:
         """Octets of stream data handed over that are in no packet yet."""
 
+    def data_credit(self) -> int:
+        """Octets of data that may be handed over now. A share of what the peer takes over all streams, at most
+        REQUEST_SHARE, is kept for requests: without it a peer that stops reading could not be answered."""
+
+    def bandwidth_delay(self) -> int | None:
+        """Octets that are under way when the path is in full use and nothing queues; None: unknown."""
+
     def reset(self, stream_id: int, code: int) -> None:
         """Gives up sending. No effect on streams that are finished."""
 
@@ -114,6 +128,23 @@ class Connection(Protocol):
 
     async def wait_closed(self) -> None:
         """Returns once the connection holds no task, timer or socket any more."""
+
+
+class Unmeasured:
+    """Part of a connection whose library does not tell what it measures."""
+
+    def data_credit(self) -> int:
+        """Unknown: what the peer does not take waits in the library."""
+        return UNLIMITED
+
+    def bandwidth_delay(self) -> int | None:
+        """Unknown."""
+        return None
+
+
+def request_share(window: int) -> int:
+    """What is kept of a peer's window for requests."""
+    return min(REQUEST_SHARE, window // 8)
 
 
 class Listener(Protocol):

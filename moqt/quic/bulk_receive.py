@@ -7,6 +7,8 @@ place in the order, and nothing of it was counted before. So all that can go wro
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from aioquic.quic.connection import END_STATES
 from aioquic.quic.events import StreamDataReceived
 from aioquic.quic.packet import decode_packet_number
@@ -27,6 +29,9 @@ LEAST = 32
 """Octets of a packet's content. Less is no bulk, and every frame header fits in it."""
 JOINED = 4096
 """Frames up to this size are joined with what follows of their stream: one call to the application, not many."""
+
+Frame: TypeAlias = tuple[int, memoryview, bool]
+"""Stream, content and FIN of a STREAM frame that is the next of its stream."""
 
 
 class BulkReceiving(PathConnection):
@@ -78,7 +83,7 @@ class BulkReceiving(PathConnection):
         body, least = number_at + NUMBER, number_at + NUMBER + LEAST
         largest, expected = space.largest_received_packet, space.expected_packet_number
         start = stop = spin = 0
-        current, pieces = -1, list[memoryview]()
+        frames: list[Frame] = []
         while at < len(datagrams):
             data, source = datagrams[at]
             if len(data) < least or source != address or data[1:number_at] != cid:
@@ -104,26 +109,17 @@ class BulkReceiving(PathConnection):
             frame = self._take_frame(plain)
             if frame is None:
                 break
-            stream_id, content, fin = frame
+            frames.append(frame)
             at, stop = at + 1, number + 1
             if number > largest:
                 largest, spin, expected = number, first & SPIN, max(expected, stop)
-            if pieces and (stream_id != current or len(content) > JOINED):
-                self._deliver(current, pieces)
-                pieces = []
-            current = stream_id
-            pieces.append(content)
-            if fin or len(content) > JOINED:
-                self._deliver(current, pieces, fin)
-                pieces = []
-        if pieces:
-            self._deliver(current, pieces)
         _note_received(space, start, stop)
-        if current >= 0:
+        if frames:
+            self._deliver(frames)
             self._settle(space, largest, expected, spin, now)
         return at
 
-    def _take_frame(self, plain: bytes) -> tuple[int, memoryview, bool] | None:
+    def _take_frame(self, plain: bytes) -> Frame | None:
         """Stream, content and FIN if the packet holds one STREAM frame that continues a stream; None leaves
         everything as it was."""
         kind = plain[0]
@@ -156,7 +152,23 @@ class BulkReceiving(PathConnection):
             receiver.is_finished = True
         return stream_id, memoryview(plain)[at:], fin
 
-    def _deliver(self, stream_id: int, pieces: list[memoryview], fin: bool = False) -> None:
+    def _deliver(self, frames: list[Frame]) -> None:
+        """Reports what came, small frames of one stream joined."""
+        current, pieces = -1, list[memoryview]()
+        for stream_id, content, fin in frames:
+            is_large = len(content) > JOINED
+            if pieces and (stream_id != current or is_large):
+                self._report(current, pieces, False)
+                pieces = []
+            current = stream_id
+            pieces.append(content)
+            if fin or is_large:
+                self._report(stream_id, pieces, fin)
+                pieces = []
+        if pieces:
+            self._report(current, pieces, False)
+
+    def _report(self, stream_id: int, pieces: list[memoryview], fin: bool) -> None:
         data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         self._events.append(StreamDataReceived(data=data, end_stream=fin, stream_id=stream_id))
 

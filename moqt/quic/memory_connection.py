@@ -13,7 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from moqt.config import TransportConfig
-from moqt.quic.base import ConnectionHandler, ConnectionLost, Octets
+from moqt.quic.base import (
+    ConnectionHandler,
+    ConnectionLost,
+    Octets,
+    Unmeasured,
+    request_share,
+)
 from moqt.quic.memory_frames import (
     Close,
     Datagram,
@@ -48,7 +54,7 @@ class _Receiving:
     stop_code: int | None = None
 
 
-class MemoryConnection:
+class MemoryConnection(Unmeasured):
     """A Connection whose peer is another one in the same process."""
 
     def __init__(
@@ -111,6 +117,11 @@ class MemoryConnection:
         if not self._ended:
             self._due = True
             self._wake()
+
+    def data_credit(self) -> int:
+        """What the peer's window leaves to data."""
+        share = request_share(self._peer.max_data)
+        return 0 if self._ended else self._max_data - self._sent - self._unsent - share
 
     def unsent(self) -> int:
         """Octets the network has not taken yet."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from qh3.quic import events
 
 from moqt.config import TransportConfig
-from moqt.quic.base import ConnectionHandler, ConnectionLost, HandlerFactory, Octets
+from moqt.quic.base import ConnectionHandler, ConnectionLost, HandlerFactory, Octets, Unmeasured
 from moqt.quic.dialling import printable
 from moqt.quic.qh3_private import LIBRARY_FAULTS, PacedConnection
 from moqt.quic.qh3_streams import StreamEnds
@@ -35,7 +35,7 @@ STUMBLE_PAUSE = 0.002
 """Seconds before sending is tried again after the library failed to build a packet."""
 
 
-class Qh3Connection:
+class Qh3Connection(Unmeasured):
     """A Connection over qh3."""
 
     def __init__(

@@ -19,7 +19,7 @@ from kvcs.payload import Component
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher, produce
 from kvcs.retrieval import Retrieval
-from moqt import ClientTls, Config, TransportConfig
+from moqt import ClientTls, Config, SessionConfig, TransportConfig
 from tests.support.caches import SCOPE_KEY, descriptor
 from tests.support.quic import server_tls
 from tests.support.shaper import Shaper, shaped
@@ -31,7 +31,10 @@ SMALL = descriptor(layers=LAYERS, kv_heads=2, head_dim=128, block_tokens=16)
 """Its Objects fit the first congestion window, ten datagrams, so they need no round trip of their own."""
 SECTION = CACHE.section_size(Component.K)
 LAYER = 2 * BLOCKS * SECTION
-CONFIG = Config(transport=TransportConfig(datagram_size=1452))
+WATERMARK = 256 << 10
+CONFIG = Config(
+    session=SessionConfig(watermark=WATERMARK), transport=TransportConfig(datagram_size=1452)
+)
 PATIENCE = 60.0
 
 
@@ -143,7 +146,7 @@ async def test_a_new_manifest_overtakes_layers_that_were_queued(certificates: Pa
         on.publication.append(1)
         while len(_manifest_segments(retrieval)) < 2:
             await place.more_than(place.octets)
-        allowed = read + CONFIG.session.watermark
+        allowed = read + WATERMARK
         assert place.octets <= allowed + SECTION
         assert allowed < LAYERS * LAYER // 2, "there was little left to overtake"
         await retrieval.finish()
@@ -193,7 +196,7 @@ async def test_what_is_produced_slower_than_the_link_comes_as_it_is_made(
 
 
 async def test_loss_and_reordering_cost_time_only(certificates: Path) -> None:
-    """C6: what the transport repairs, the retrieval does not see."""
+    """What the transport repairs, the retrieval does not see."""
     shape: dict[str, Any] = {
         "loss": 0.01,
         "reorder": 0.05,

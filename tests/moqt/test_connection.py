@@ -23,7 +23,7 @@ from moqt.config import KIB
 from moqt.connection import Driver
 from moqt.errors import LocalError, SessionClosed, SessionErrorCode, StreamErrorCode
 from moqt.protocol.requests import RequestState
-from moqt.quic.base import ConnectionLost, Octets
+from moqt.quic.base import ConnectionLost, Octets, Unmeasured
 from moqt.quic.memory import MemoryBackend
 from moqt.wire.messages import (
     Fetch,
@@ -297,7 +297,7 @@ async def test_fills_by_update_are_bounded() -> None:
         assert peer.lost is None
 
 
-class Stub:
+class Stub(Unmeasured):
     """A transport that only counts."""
 
     is_client = False
@@ -324,6 +324,9 @@ class Stub:
 
     def unsent(self) -> int:
         return 0
+
+    def data_credit(self) -> int:
+        return 1 << 62
 
     def reset(self, stream_id: int, code: int) -> None:
         return None

@@ -66,7 +66,8 @@ class End:
         self.largest = 0
         """Datagram sent."""
         self.on_event: Callable[[events.QuicEvent], None] = lambda _: None
-        self._written = 0
+        self.written = 0
+        """Octets handed to the connection."""
 
     def write(self, stream_id: int, content: bytes) -> None:
         """Queues a stream."""
@@ -74,7 +75,7 @@ class End:
 
     def pump(self) -> None:
         """Feeds the connection as a scheduler does: little at a time."""
-        while self.queue and self._written - self.quic._remote_max_data_used < WATERMARK:
+        while self.queue and self.written - self.quic._remote_max_data_used < WATERMARK:
             stream_id, content = self.queue[0]
             stop = min(self.sent + PIECE, len(content))
             piece = memoryview(content)[self.sent : stop]
@@ -84,7 +85,7 @@ class End:
             except (ValueError, RuntimeError):
                 over = True  # it was reset meanwhile
             else:
-                self._written += len(piece)
+                self.written += len(piece)
             self.sent = stop
             if over:
                 self.queue.pop(0)
@@ -98,7 +99,7 @@ class End:
     def _forget(self, stream_id: int) -> None:
         """What was written and will never be sent counts no more."""
         if isinstance(self.quic, PathConnection):
-            self._written -= self.quic.abandon(stream_id)
+            self.written -= self.quic.abandon(stream_id)
 
     def receive(self, batch: Datagrams, now: float) -> None:
         """Takes a batch in."""
@@ -240,7 +241,7 @@ class Simulation:
             end.take_events()
             if not (datagrams and end.queue):
                 return
-            if end._written - end.quic._remote_max_data_used > 0:
+            if end.written - end.quic._remote_max_data_used > 0:
                 return
 
     def _carry(self, source: End, data: bytes, address: Any) -> None:

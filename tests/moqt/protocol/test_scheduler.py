@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from moqt.model import GroupOrder
 from moqt.protocol.scheduler import (
+    FIRST_WATERMARK,
+    LEAST_WATERMARK,
+    MOST_WATERMARK,
     Flow,
     Octets,
     OutgoingStream,
@@ -57,6 +60,9 @@ class Wire:
 
     def unsent(self) -> int:
         return self.held
+
+    def data_credit(self) -> int:
+        return 1 << 62
 
     def drain(self) -> None:
         self.held = 0
@@ -195,6 +201,24 @@ def test_a_large_object_is_cut_to_turns() -> None:
 
 
 # Watermark
+
+
+@pytest.mark.parametrize(
+    ("path", "watermark"),
+    [
+        (None, FIRST_WATERMARK),
+        (0, LEAST_WATERMARK),
+        (100_000, 100_000),
+        (1 << 30, MOST_WATERMARK),
+    ],
+)
+def test_the_watermark_follows_the_path(path: int | None, watermark: int) -> None:
+    adaptive, fixed = Scheduler(watermark=None, quantum=QUANTUM), scheduler()
+    for chosen in (adaptive, fixed):
+        chosen.adapt(path)
+        chosen.adapt(None)
+    assert adaptive.watermark == watermark
+    assert fixed.watermark == WATERMARK
 
 
 def test_never_more_than_the_watermark_and_a_slice() -> None:

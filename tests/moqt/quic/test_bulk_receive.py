@@ -351,7 +351,7 @@ def test_any_sequence_has_the_same_outcome(pair: Pair, seed: int) -> None:
     dice = random.Random(seed)
     ahead = {2: 100, 6: 100}
     for _ in range(12):
-        plan = []
+        plan: list[tuple[bytes | None, dict[str, Any]]] = []
         for _ in range(dice.randint(1, 30)):
             payload, options = random_packet(dice, ahead)
             if dice.random() < 0.04:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aioquic.buffer import Buffer
+from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic.packet_builder import QuicSentPacket
 from aioquic.quic.rangeset import RangeSet
 from aioquic.tls import Epoch
@@ -32,7 +32,7 @@ def flying(certificates: Path, **options: Any) -> tuple[Simulation, BulkSending]
 
 
 def frames_in(quic: BulkSending) -> list[SentFrame]:
-    sent = quic._spaces[Epoch.ONE_RTT].sent_packets.values()
+    sent: list[Any] = list(quic._spaces[Epoch.ONE_RTT].sent_packets.values())
     return [packet for packet in sent if isinstance(packet, SentFrame)]
 
 
@@ -60,9 +60,11 @@ def test_any_stream_and_offset_can_be_sent(certificates: Path, stream: int, skip
     assert isinstance(sender, ChunkSender)
     for name in ("_buffer_start", "_buffer_stop", "highest_offset"):
         setattr(sender, name, skipped)
+    quic._remote_max_data_used = simulation.server.written = skipped
     receiving = simulation.client.quic
     receiver = receiving._get_or_create_stream(0, stream_id).receiver
     receiver._buffer_start = receiver.highest_offset = skipped
+    receiving._local_max_data.used = skipped
     content = random.Random(1).randbytes(100_000)
     simulation.server.write(stream_id, content)
     simulation.kick(simulation.server)
@@ -113,11 +115,8 @@ def test_what_was_lost_goes_whatever_its_size(certificates: Path) -> None:
     sender = quic._streams[3].sender
     frames = frames_in(quic)
     space = quic._spaces[Epoch.ONE_RTT]
-    quic._loss._on_packets_lost(
-        now=simulation.now,
-        packets=[frames[1], frames[4]],
-        space=space,  # type: ignore[list-item]
-    )
+    lost: list[Any] = [frames[1], frames[4]]
+    quic._loss._on_packets_lost(now=simulation.now, packets=lost, space=space)
     assert len(sender._pending) == 2
     assert len(quic._flight(simulation.now)) == 2
     again = frames_in(quic)[-2:]
@@ -158,8 +157,7 @@ def test_windows_grow_for_many_as_for_each(seed: int) -> None:
             dice.choice([None, 20_000, 60_000]) if control is single else single.ssthresh
         )
         control._congestion_recovery_start_time = 5.0
-    steps = 0
-    for _ in range(30):
+    for steps in range(1, 31):
         packets = [
             packet(dice.choice([4.0, 6.0, 6.0]), dice.choice([1200, 300]))
             for _ in range(dice.randint(1, 20))
@@ -173,7 +171,6 @@ def test_windows_grow_for_many_as_for_each(seed: int) -> None:
             if each.sent_time is not None and each.sent_time > 5.0
         ]
         joined.on_octets_acked(sum(sizes), sum(fresh), max(sizes))
-        steps += 1
         assert joined.bytes_in_flight == single.bytes_in_flight
         assert single.congestion_window - 1200 * steps <= joined.congestion_window
         assert joined.congestion_window <= single.congestion_window + 1200

@@ -356,7 +356,7 @@ async def test_what_the_kernel_joined_is_taken_apart(joins: bool) -> None:
 
 async def test_a_kernel_that_does_not_join(monkeypatch: pytest.MonkeyPatch) -> None:
     class Old(socket.socket):
-        def setsockopt(self, level: int, *rest: object) -> None:  # type: ignore[override]
+        def setsockopt(self, level: int, *rest: object) -> None:
             if level == udp._SOL_UDP:
                 raise OSError(errno.ENOPROTOOPT, "unknown")
 

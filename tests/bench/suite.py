@@ -1,0 +1,147 @@
+"""Runs groups of cases in interleaved rounds and computes their rows."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from kvcs import certs
+from kvcs.bench.plan import Plan
+from kvcs.bench.runner import prepare
+from tests.bench.cases import Case, Group, Row, program, throughput
+from tests.bench.processes import Numbers, run_pair, run_program
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """A row with its figure of each round."""
+
+    row: Row
+    values: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is reached; None without one."""
+        target = self.row.target
+        if target is None:
+            return None
+        return self.median <= target if self.row.at_most else self.median >= target
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.row.title,
+            "median": round(self.median, 4),
+            "values": [round(value, 4) for value in self.values],
+            "unit": self.row.unit,
+            "target": self.row.target,
+            "at_most": self.row.at_most,
+            "met": self.met,
+        }
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """A group's rounds, its rows, and what was left out for want of something."""
+
+    name: str
+    title: str
+    rounds: list[dict[str, Numbers]]
+    rows: list[RowResult]
+    missing: dict[str, str]
+
+    @property
+    def mbit_s(self) -> dict[str, float]:
+        """The median throughput of each case."""
+        return {
+            name: statistics.median(throughput(r[name]) for r in self.rounds)
+            for name in (self.rounds[0] if self.rounds else ())
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "rows": [row.to_json() for row in self.rows],
+            "mbit_s": {name: round(value, 1) for name, value in self.mbit_s.items()},
+            "missing": self.missing,
+            "rounds": self.rounds,
+        }
+
+
+def run_suite(
+    groups: Mapping[str, Group], *, rounds: int, quick: bool, say: Say
+) -> list[GroupResult]:
+    """Runs the groups one after another. Raises RunFailed, or what `kvcs bench` raises."""
+    results = []
+    with tempfile.TemporaryDirectory(prefix="kvcs-bench-") as directory:
+        runner = _Runner(directory, quick=quick)
+        for name, group in groups.items():
+            say(group.title)
+            results.append(runner.group(name, group, min(rounds, group.rounds or rounds), say))
+    return results
+
+
+class _Runner:
+    def __init__(self, directory: str, *, quick: bool) -> None:
+        self._directory = directory
+        self._quick = quick
+        self._prepared: tuple[int, int] | None = None
+        certs.make(Path(directory))
+
+    def group(self, name: str, group: Group, rounds: int, say: Say) -> GroupResult:
+        missing = {case: lacks for case, c in group.cases.items() if (lacks := self._lacks(c))}
+        present = {case: c for case, c in group.cases.items() if case not in missing}
+        rows = [row for row in group.rows if not set(row.needs) & set(missing)]
+        needed = {case for row in rows for case in row.needs}
+        done: list[dict[str, Numbers]] = []
+        for number in range(rounds if rows else 0):
+            done.append({case: self._run(present[case]) for case in present if case in needed})
+            values = ", ".join(f"{row.title} {row.figure(done[-1]):.2f}" for row in rows)
+            say(f"  round {number + 1}: {values}")
+        results = [RowResult(row, [row.figure(r) for r in done]) for row in rows]
+        return GroupResult(name, group.title, done, results, missing)
+
+    def _lacks(self, case: Case) -> str | None:
+        return "a full run" if self._quick and not case.in_quick else case.lacks()
+
+    def _run(self, case: Case) -> Numbers:
+        if case.command:
+            name, *arguments = (part.format(directory=self._directory) for part in case.command)
+            return run_program([program(name) or name, *arguments], case.pattern, self._directory)
+        plan = case.plan(self._directory, quick=self._quick)
+        if case.server.startswith("publish"):
+            self._prepare(plan)
+        plan.check()
+        return run_pair(plan, case.server, case.client)
+
+    def _prepare(self, plan: Plan) -> None:
+        """Writes the cache file unless it is the one that is there."""
+        shape = plan.size_mib, plan.object_kib
+        if self._prepared != shape:
+            prepare(replace(plan, options={}))
+            self._prepared = shape
+
+
+def environment(*, quick: bool, rounds: int) -> dict[str, Any]:
+    """What the figures were had on."""
+    return {
+        "quick": quick,
+        "rounds": rounds,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+        "aioquic": version("aioquic"),
+    }

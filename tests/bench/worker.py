@@ -1,0 +1,38 @@
+"""One process of a case: worker PLAN ROLE [URL ...]; the roles of kvcs/bench/worker.py and those of the suite."""
+
+from __future__ import annotations
+
+import cProfile
+import sys
+
+from kvcs.bench.plan import Plan
+from kvcs.bench.worker import ROLES, run
+from tests.bench import roles, stock
+
+SUITE_ROLES = ROLES | {
+    "send-stock": stock.send_stock,
+    "take-stock": stock.take_stock,
+    "shape": roles.shape,
+    "publish-growing": roles.publish_growing,
+    "first-layer": roles.first_layer,
+    "pipeline": roles.pipeline,
+    "subscribe-many": roles.subscribe_many,
+    "publish-ticking": roles.publish_ticking,
+    "stop-reading": roles.stop_reading,
+}
+
+
+def main() -> None:
+    """Runs the role to its end, under a profiler where the plan names a file for what it finds."""
+    plan, role, *arguments = Plan.load(sys.argv[1]), *sys.argv[2:]
+    profile = plan.options.get("profile")
+    if profile is None:
+        run(plan, SUITE_ROLES[role](plan, *arguments))
+        return
+    profiler = cProfile.Profile()
+    profiler.runcall(run, plan, SUITE_ROLES[role](plan, *arguments))
+    profiler.dump_stats(f"{profile}-{role}")
+
+
+if __name__ == "__main__":
+    main()

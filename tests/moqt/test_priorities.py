@@ -1,0 +1,126 @@
+"""Priorities on a real link: real sockets, 40 Mbit/s, 50 ms of queue. Orders and counters are asserted, never seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+
+from moqt import Parameters
+from tests.support.arrivals import NAMESPACE, CountedTrack
+from tests.support.joined import Joined, joined
+
+LAYERS = 32
+FEW = 10
+OBJECT = 32 << 10
+OBJECTS = 8
+"""In a Group."""
+IN_FLIGHT = 1 << 20
+"""What the backend has under way at the most with datagrams of this size."""
+
+
+def linked(certificates: Path) -> AbstractAsyncContextManager[Joined]:
+    return joined(certificates, rate=40e6, queue_time=0.05)
+
+
+def put_layers(*tracks: CountedTrack, layers: int = LAYERS, objects: int = OBJECTS) -> None:
+    """Everything at once, with the Publisher Priorities that KVCS gives to layers."""
+    for layer in range(layers):
+        for track in tracks:
+            track.put(layer, objects, OBJECT, priority=128 * layer // layers)
+    for track in tracks:
+        track.end()
+
+
+def completed(groups: list[tuple[bytes, int]], tracks: int) -> list[int]:
+    """Layers in the order in which the last of their tracks was whole."""
+    seen: Counter[int] = Counter()
+    order = []
+    for _, group in groups:
+        seen[group] += 1
+        if seen[group] == tracks:
+            order.append(group)
+    return order
+
+
+@pytest.mark.parametrize(("live", "objects"), [(True, 16), (False, 4)], ids=["live", "fetched"])
+async def test_layers_complete_in_ascending_order(
+    live: bool, objects: int, certificates: Path
+) -> None:
+    """A datagram that the queue drops is repaired a round trip and a queue later: half a MiB at this rate. So
+    live layers, each on a stream of its own, have a MiB."""
+    async with linked(certificates) as link:
+        names = (b"k", b"v")
+        tracks = [link.track(name) for name in names]
+        if live:
+            for name in names:
+                await link.subscribe(name, objects)
+            put_layers(*tracks, objects=objects)
+        else:
+            put_layers(*tracks, objects=objects)
+            for name in names:
+                receiver = link.arrivals.receiver(name, objects)
+                await link.session.fetch(NAMESPACE, name, receiver=receiver)
+        await link.arrivals.until(lambda: len(link.arrivals.groups) == 2 * LAYERS)
+        assert completed(link.arrivals.groups, 2) == list(range(LAYERS))
+        assert link.shaper.down.counters.high_water > 100_000, "the link was never full"
+
+
+async def test_an_urgent_subscription_overtakes_bulk_within_a_watermark(certificates: Path) -> None:
+    async with linked(certificates) as link:
+        bulk, urgent = link.track(b"bulk"), link.track(b"urgent")
+        put_layers(bulk)
+        urgent.put(0, OBJECTS, OBJECT, priority=128)
+        await link.subscribe(b"bulk", OBJECTS, fill=True)
+        await link.arrivals.until(lambda: link.arrivals.octets[b"bulk"] > 1 << 20)
+        await link.subscribe(b"urgent", OBJECTS, priority=0, fill=True)
+        await link.arrivals.until(lambda: (b"urgent", 0) in link.arrivals.groups)
+        arrived = link.arrivals.octets[b"bulk"]
+        note = link.origin.notes[b"urgent"]
+
+        assert link.ledger.order[note.pulls :][:OBJECTS] == [b"urgent"] * OBJECTS
+        assert note.unsent <= note.watermark + OBJECT
+        assert arrived <= note.pulled[b"bulk"] + note.watermark
+        between = arrived - note.arrived[b"bulk"]
+        assert between <= note.watermark + IN_FLIGHT + OBJECT
+        assert arrived < LAYERS * OBJECTS * OBJECT // 2, "there was little left to overtake"
+        await link.arrivals.until(lambda: len(link.arrivals.groups) == LAYERS + 1)
+
+
+async def test_a_new_version_overtakes_what_was_queued_before_it(certificates: Path) -> None:
+    async with linked(certificates) as link:
+        bulk, manifest = link.track(b"bulk"), link.track(b"manifest", priority=0)
+        await link.subscribe(b"manifest", 1)
+        await link.subscribe(b"bulk", OBJECTS)
+        put_layers(bulk)
+        await link.arrivals.until(lambda: (b"bulk", 3) in link.arrivals.groups)
+        note = link.origin.note()
+        manifest.put(0, 1, OBJECT, priority=0)
+        await link.arrivals.until(lambda: (b"manifest", 0) in link.arrivals.groups)
+        arrived = link.arrivals.octets[b"bulk"]
+
+        assert link.ledger.order[note.pulls] == b"manifest"
+        assert arrived <= note.pulled[b"bulk"] + note.watermark
+        assert arrived < LAYERS * OBJECTS * OBJECT // 2, "there was little left to overtake"
+        await link.arrivals.until(lambda: len(link.arrivals.groups) == LAYERS + 1)
+
+
+async def test_a_request_update_reorders_what_is_queued(certificates: Path) -> None:
+    async with linked(certificates) as link:
+        names = (b"first", b"second")
+        tracks = [link.track(name) for name in names]
+        first = await link.subscribe(b"first", OBJECTS, priority=10)
+        second = await link.subscribe(b"second", OBJECTS, priority=20)
+        for track in tracks:
+            put_layers(track, layers=FEW)
+        await link.arrivals.until(lambda: (b"first", 3) in link.arrivals.groups)
+        assert link.ledger.pulled[b"second"] == 0
+        await second.update(Parameters(subscriber_priority=0))
+        pulls = len(link.ledger.order)
+        await link.arrivals.until(lambda: (b"second", FEW - 1) in link.arrivals.groups)
+        left = FEW * OBJECTS - link.ledger.order[:pulls].count(b"second")
+        assert link.ledger.order[pulls:][:left] == [b"second"] * left
+        await link.arrivals.until(lambda: len(link.arrivals.groups) == 2 * FEW)
+        assert first.resets == second.resets == 0
