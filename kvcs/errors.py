@@ -7,7 +7,8 @@ KvcsError                  1  anything else
 ├── Unauthorised           5  the peer refused access
 ├── Conflict               5  signature, key or digest contradict what was received
 │   ├── DigestConflict        a manifest lists another digest than the Object received
-│   └── ManifestError         a manifest that contradicts itself, its predecessor or the namespace
+│   ├── ManifestError         a manifest that contradicts itself, its predecessor or the namespace
+│   └── SignatureError        a manifest that no trusted producer signed
 ├── PeerUnsuitable         1  the peer cannot carry KVCS
 ├── SourceChanged          1  a source file changed while it was published
 ├── PublicationStopped     1  the publication was stopped and takes nothing more (G7)
@@ -64,6 +65,10 @@ class DigestConflict(Conflict):
 
 class ManifestError(Conflict):
     """A manifest contradicts itself, its predecessor or the namespace; the publication is discarded."""
+
+
+class SignatureError(Conflict):
+    """A manifest is not signed by a producer that is trusted; the publication is discarded (M9)."""
 
 
 class PeerUnsuitable(KvcsError):

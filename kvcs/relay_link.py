@@ -104,7 +104,10 @@ class RelayLink:
             await self._offer(session, namespace)
         except MoqtError as error:
             self.error = error
-            _log.warning("did not take a publication: %s", unsuitable(error, self.url) or f"{self.url}: {error}")
+            _log.warning(
+                "did not take a publication: %s",
+                unsuitable(error, self.url) or f"{self.url}: {error}",
+            )
 
     def add(self, namespace: TrackNamespace) -> None:
         """Offers one more namespace."""

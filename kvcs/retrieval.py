@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvcs.assembly import Assembly
 from kvcs.codecs import codec_names, codec_value
@@ -32,6 +33,9 @@ from kvcs.track_retrieval import TrackRetrieval
 from moqt import Session
 from moqt.errors import MoqtError
 
+if TYPE_CHECKING:
+    from kvcs.signing import TrustedKeys
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -49,6 +53,8 @@ class Options:
     """Ends it when nothing was newly verified for so long."""
     probe: bool = True
     """Whether shorter prefixes are asked for as well, which shows a relay where prompts diverge."""
+    signed_by: TrustedKeys | None = None
+    """Producers of whom one must have signed the manifest and so listed every Object (M9); None takes any."""
 
 
 STATUSES = {3: "not_found", 4: "incomplete", 5: "unauthorised"}
@@ -81,9 +87,23 @@ class Retrieval:
         layers = range(descriptor.layers) if options.layers is None else options.layers
         if not layers or layers.step != 1 or layers[0] < 0 or layers[-1] >= descriptor.layers:
             raise UsageError(f"layers: expected a part of 0-{descriptor.layers - 1}")
-        self.assembly = Assembly(layers, sink, self._layer_complete, of=descriptor.layers)
+        self.assembly = Assembly(
+            layers,
+            sink,
+            self._layer_complete,
+            of=descriptor.layers,
+            listed_only=options.signed_by is not None,
+        )
         self.report = Report(source=session.url or None)
-        self._discovery = Discovery(session, directory, identity, self._wanted, probe=options.probe)
+        self._discovery = Discovery(
+            session,
+            directory,
+            identity,
+            self._wanted,
+            probe=options.probe,
+            keys=options.signed_by,
+        )
+        self._arrived = (0, 0)
         self._watch: ManifestWatch | None = None
         self._tracks: dict[DataTrack, TrackRetrieval] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -174,6 +194,7 @@ class Retrieval:
             self._watch_ended = watch.ended
             if manifest is not self.assembly.manifest:
                 self.assembly.update(manifest)
+                self._object_taken()
             self._start_segments(watch)
             for track, retrieval in self._tracks.items():
                 complete = manifest.segments[track.segment].complete
@@ -253,9 +274,10 @@ class Retrieval:
         return self._progressed + self._options.wait
 
     def _object_taken(self) -> None:
-        objects = self.assembly.objects
-        if objects != self.report.objects:
-            self.report.objects = objects
+        arrived = self.assembly.objects, self.assembly.held
+        if arrived != self._arrived:
+            self._arrived = arrived
+            self.report.objects = self.assembly.objects
             self._progressed = self._loop.time()
         if self.assembly.complete:
             self._changed.set()
@@ -292,6 +314,8 @@ class Retrieval:
                 return PublicationNotFound(f"{reason} before a publication was found")
             return Incomplete(f"incomplete: {reason} before the peer told what is published")
         missing = self.assembly.missing()
+        if held := self.assembly.held:
+            reason += f"; no signed manifest lists {held} Objects that came"
         return Incomplete(f"incomplete: {reason}; missing: {describe(missing) or 'segments'}")
 
     def _translate(self, error: KvcsError | MoqtError) -> KvcsError | MoqtError:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from kvcs.assembly import Gap, TrackAssembly
 from kvcs.errors import PublicationStopped
+from kvcs.layer_fetch import LayerFetch
 from kvcs.manifest_watch import STOPPED
 from kvcs.reception import TrackReceiver
 from moqt import Location, LocationFilter, RangeFilter, Session, Subscription, TrackNamespace
@@ -55,6 +56,7 @@ class TrackRetrieval:
         self._was_over = False
         self.receiver = self._receiver()
         self._repairs: list[TrackReceiver] = []
+        self._layers = LayerFetch()
         self._subscription: Subscription | None = None
         self.segment_complete = False
         """Set when a manifest marks the segment complete (C4)."""
@@ -72,6 +74,8 @@ class TrackRetrieval:
         """A newer manifest was read, or none will come."""
         self.segment_complete = complete
         self._may_grow = not ended
+        self.receiver.cut |= self._assembly.dropped
+        self._assembly.dropped.clear()
         self._progress.set()
 
     async def run(self, *, live: bool) -> None:
@@ -151,7 +155,7 @@ class TrackRetrieval:
                 receiver.cut |= set(range(first.group, last))
             elif not filling and receiver.cut:
                 cut, receiver.cut = receiver.cut, set()
-                await self._repair([gap for gap in self._assembly.missing() if gap.layer in cut])
+                await self._repair([gap for gap in self._assembly.absent() if gap.layer in cut])
             elif not filling and self._over() and self._quiet() >= GAP_WAIT:
                 return
             else:
@@ -203,10 +207,19 @@ class TrackRetrieval:
     async def _fetch(
         self, first: int, last: int, receiver: TrackReceiver, blocks: RangeFilter | None
     ) -> None:
-        """FETCH of layers, ascending, so that the first can be used while others arrive (C5).
+        """FETCH of layers, ascending, so that the first can be used while others arrive (C5)."""
+        await self._layers.get(first, last, lambda a, b: self._fetch_once(a, b, receiver, blocks))
 
-        Ends with the stream, however that ends, or when the publication has.
+    async def _fetch_once(
+        self, first: int, last: int, receiver: TrackReceiver, blocks: RangeFilter | None
+    ) -> bool:
+        """One FETCH. Ends with the stream, however that ends, or when nothing of it is missing any more.
+
+        Returns whether the stream was cut off before it brought anything.
         """
+        if not any(self._assembly.lacks(layer) for layer in range(first, last + 1)):
+            return False
+        before = receiver.settled
         fetch = await self._session.fetch(
             self._namespace,
             self._assembly.track.name,
@@ -226,8 +239,10 @@ class TrackRetrieval:
             if not fetch.finished.done():
                 fetch.cancel()
         self._check_sink()
-        if fetch.finished.done() and isinstance(error := fetch.finished.result(), SessionClosed):
+        error = fetch.finished.result() if fetch.finished.done() else None
+        if isinstance(error, SessionClosed):
             raise error
+        return error is not None and receiver.settled == before
 
     async def _recover(self) -> None:
         """Asks for gaps as long as that brings anything, and as long as the segment grows."""
@@ -237,7 +252,7 @@ class TrackRetrieval:
             grows = self._may_grow and not self.segment_complete
             self._progress.clear()
             known = self._assembly.listed_layers
-            gaps = [g for g in self._assembly.missing() if not grows or g.layer < known]
+            gaps = [g for g in self._assembly.absent() if not grows or g.layer < known]
             gained = await self._repair(gaps)
             if grows:
                 rounds = 0

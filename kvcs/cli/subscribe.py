@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvcs.cli import endpoints, inputs, signals
+from kvcs.cli import endpoints, inputs, signals, signatures
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.main import status_of
 from kvcs.cli.plan import plan, show
@@ -49,6 +49,8 @@ class Fetching:
         self._job = job
         self._progress = progress
         self._until: float | None = None
+        self._shown = -1
+        """The last layer that was shown: a second peer gives the first ones again."""
 
     async def run(self) -> None:
         """Returns when the file is stored. Raises KvcsError, UsageError for the output's sake included."""
@@ -56,28 +58,33 @@ class Fetching:
         if job.options.deadline is not None:
             self._until = asyncio.get_running_loop().time() + job.options.deadline
         try:
-            with _sink(job) as sink:
-                await self._first(sink)
-                sink.finish(self.report.blocks)
+            await self._first()
         finally:
             self.report.seconds = self.report.seconds or time.monotonic() - started
 
-    async def _first(self, sink: KvFileSink) -> None:
-        """Retrieves from the first peer that has it; raises the gravest of what all said otherwise."""
-        faults: list[tuple[int, str, KvcsError]] = []
+    async def _first(self) -> None:
+        """Retrieves from the first peer that can give all of it; raises the gravest of what all said otherwise.
+
+        Each starts anew: what two of them publish need not be of one production (C8).
+        """
+        faults: list[tuple[str, KvcsError, Report]] = []
         for url in self._job.urls:
+            self.report = Report(source=url)
             try:
-                await self._retrieve(url, sink)
+                with _sink(self._job) as sink:
+                    await self._retrieve(url, sink)
+                    sink.finish(self.report.blocks)
                 return
+            except UsageError:
+                raise
             except KvcsError as fault:
-                if self.report.publication is not None:
-                    raise
-                faults.append((fault.exit_status, url, fault))
+                faults.append((url, fault, self.report))
                 if self._over():
                     break
-        gravest = max(faults, key=lambda entry: entry[0])[2]
+                self._progress.note(one_line(f"{url}: {fault}"))
+        _, gravest, self.report = max(faults, key=lambda entry: entry[1].exit_status)
         if len(faults) > 1:
-            raise type(gravest)("; ".join(f"{url}: {fault}" for _, url, fault in faults))
+            raise type(gravest)("; ".join(f"{url}: {fault}" for url, fault, _ in faults))
         raise gravest
 
     def _over(self) -> bool:
@@ -96,7 +103,9 @@ class Fetching:
             self.report = retrieval.report
             try:
                 async for layer in retrieval:
-                    self._progress.layer(layer, retrieval.assembly.octets)
+                    if layer > self._shown:
+                        self._shown = layer
+                        self._progress.layer(layer, retrieval.assembly.octets)
                 await retrieval.finish()
             except MoqtError as fault:
                 raise _as_ours(fault) from fault
@@ -221,6 +230,7 @@ def mbit_s(report: Report) -> float:
     metavar="S",
     help="How long to wait for a publication that is not there yet.",
 )
+@signatures.require_signature_option
 @click.option("--no-probe", is_flag=True, help="Do not ask for shorter prefixes.")
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust, PEM.")
 @click.option("--insecure", is_flag=True, help="Check no certificate; on loopback only.")
@@ -238,6 +248,7 @@ def command(
     blocks: int | None,
     deadline: float | None,
     wait: float,
+    require_signature: tuple[Path, ...],
     no_probe: bool,
     ca: Path | None,
     insecure: bool,
@@ -257,13 +268,24 @@ def command(
             prompt=prompt,
             output=output,
             options=Options(
-                layers=wanted, blocks=blocks, deadline=deadline, wait=wait, probe=not no_probe
+                layers=wanted,
+                blocks=blocks,
+                deadline=deadline,
+                wait=wait,
+                probe=not no_probe,
+                signed_by=signatures.trusted_keys(require_signature),
             ),
             tls=endpoints.client_tls(checked, ca, insecure),
         )
     if dry_run:
-        whole = len(prompt.identity.block_keys)
-        facts = plan(prompt, min(blocks or whole, whole), len(wanted) if wanted else most)
-        show(facts, as_json=as_json)
+        _show_plan(job, as_json=as_json)
         return 0
     return subscribe(job, as_json=as_json)
+
+
+def _show_plan(job: Job, *, as_json: bool) -> None:
+    prompt, options = job.prompt, job.options
+    whole = len(prompt.identity.block_keys)
+    layers = prompt.descriptor.layers if options.layers is None else len(options.layers)
+    signed = options.signed_by is not None
+    show(plan(prompt, min(options.blocks or whole, whole), layers, signed=signed), as_json=as_json)

@@ -15,9 +15,10 @@ from kvcs.cli.subscribe import parse_layers
 from kvcs.cli.verify import compare
 from kvcs.errors import UsageError
 from kvcs.formats.safetensors import KvFile
+from kvcs.payload import Component
 from tests.support.caches import names
 from tests.support.cli import Files, Out, kvcs, program
-from tests.support.peers import serving
+from tests.support.peers import alter, overwritten, serving
 
 REPORT = [
     "status",
@@ -124,6 +125,32 @@ async def test_the_first_url_that_has_it(
         ended = await kvcs(capsys, *files.subscribe(*urls, *ca(certificates), "--wait", "0"))
     line = ended.complaint(3)
     assert all(tried in line for tried in urls)
+
+
+async def test_the_next_url_gives_what_the_first_could_not(
+    files: Files, certificates: Path, capsys: Out
+) -> None:
+    """C8, C9: nothing of the first is kept, and the report is of the one that gave it all."""
+    async with (
+        serving(certificates, files.identity) as (first, _, damaged),
+        serving(certificates, files.identity) as (second, _, whole),
+    ):
+        alter(damaged, Component.K, 1, 0, overwritten(100, b"other octets"))
+        ended = await kvcs(capsys, *files.subscribe(first, second, *ca(certificates)))
+        assert ended.status == 0
+        assert ended.json["source"] == second
+        assert ended.json["publication"] == whole.name.publication_id.hex()
+        assert [line.split()[1] for line in ended.err.splitlines() if " usable " in line] == [
+            "0",
+            "1",
+            "2",
+        ]
+        with KvFile(files.output) as received, KvFile(files.cache) as sent:
+            assert compare(received, sent).identical
+        files.output.unlink()
+        ended = await kvcs(capsys, *files.subscribe(first, *ca(certificates)))
+    assert "k.raw.s0 layer 1 block" in ended.complaint(4)
+    assert files.nothing_written()
 
 
 async def test_not_found(files: Files, certificates: Path, capsys: Out, tmp_path: Path) -> None:
