@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ManifestError,
         PublicationNotFound,
         PublicationStopped,
+        SignatureError,
         SourceChanged,
         Unauthorised,
         UsageError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from kvcs.formats.numpy import ArraySink, ArraySource
     from kvcs.formats.safetensors import KvFile, KvFileSink, KvFileSource
     from kvcs.formats.tokens import load_descriptor, load_tokens
+    from kvcs.keyfiles import load_private_key, load_public_keys
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Identity
     from kvcs.naming import PublicationName
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from kvcs.retrieval import Options, Retrieval
     from kvcs.scopekey import ScopeKey, load_scope_key
     from kvcs.segment import Segment
+    from kvcs.signing import Signer, TrustedKeys
 
 __version__ = "0.1.0"
 
@@ -59,6 +62,7 @@ _ERRORS = (
     "ManifestError",
     "PublicationNotFound",
     "PublicationStopped",
+    "SignatureError",
     "SourceChanged",
     "Unauthorised",
     "UsageError",
@@ -70,6 +74,7 @@ _NAMES = {
     "formats.numpy": ("ArraySink", "ArraySource"),
     "formats.safetensors": ("KvFile", "KvFileSink", "KvFileSource"),
     "formats.tokens": ("load_descriptor", "load_tokens"),
+    "keyfiles": ("load_private_key", "load_public_keys"),
     "kvsp.descriptor": ("Descriptor",),
     "kvsp.identity": ("Identity",),
     "naming": ("PublicationName",),
@@ -81,6 +86,7 @@ _NAMES = {
     "retrieval": ("Options", "Retrieval"),
     "scopekey": ("ScopeKey", "load_scope_key"),
     "segment": ("Segment",),
+    "signing": ("Signer", "TrustedKeys"),
 }
 _MODULES = {name: f"kvcs.{module}" for module, names in _NAMES.items() for name in names}
 
@@ -111,12 +117,17 @@ __all__ = [
     "Retrieval",
     "ScopeKey",
     "Segment",
+    "SignatureError",
+    "Signer",
     "Sink",
     "Source",
     "SourceChanged",
+    "TrustedKeys",
     "Unauthorised",
     "UsageError",
     "load_descriptor",
+    "load_private_key",
+    "load_public_keys",
     "load_scope_key",
     "load_tokens",
     "produce",

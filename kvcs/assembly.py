@@ -5,6 +5,10 @@ it alone; a second copy that is whole sooner takes the place, and the first goes
 written again. Of two verified copies that differ the manifest decides; as long as it is silent the Location counts as
 missing. A manifest that lists another digest than that of an accepted Object discards the publication (M9,
 authenticity not required).
+
+With authenticity required a copy counts for nothing until the manifest, whose signature others have checked, lists its
+digest. Copies that come sooner are held, each in its place where there is one, else in memory up to a limit; those that
+turn out to be others than listed are dropped, and asked for again.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from kvcs.formats.base import Sink
 from kvcs.manifest import Digests, Manifest
 from kvcs.naming import DataTrack
 from kvcs.payload import Discard, DiscardReason, Expectation
+
+MAX_HELD = 256 << 20
+"""Octets of Objects held in memory until a manifest lists them: eight layers of 512 blocks of 32 KiB for K and V."""
 
 Place: TypeAlias = tuple[int, int]
 """Layer, and block within the segment."""
@@ -35,6 +42,19 @@ class Gap:
     def to_json(self) -> dict[str, object]:
         """The element of the report's `missing`."""
         return {"track": self.track, "layer": self.layer, "blocks": [list(b) for b in self.blocks]}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A copy that waits to be listed; `data` is None when it lies in its place."""
+
+    digest: bytes
+    data: memoryview | None
+
+    @property
+    def octets(self) -> int:
+        """Memory that it takes."""
+        return 0 if self.data is None else len(self.data)
 
 
 class Writer(Protocol):
@@ -63,6 +83,11 @@ class TrackAssembly:
         self._writers: dict[Place, Writer] = {}
         self._ambiguous: dict[Place, bytes] = {}
         """Places with two verified copies, with the digest of the one that lies there."""
+        self.held = 0
+        """Locations whose copy waits to be listed."""
+        self.dropped: set[int] = set()
+        """Layers of which a held copy was another than listed; who asks again clears it."""
+        self._held: dict[int, dict[int, Held]] = defaultdict(dict)
         self._digests: Digests = ()
 
     def wants(self, layer: int, block: int) -> bool:
@@ -78,8 +103,14 @@ class TrackAssembly:
         return block in self._settled.get(layer, ())
 
     def lacks(self, layer: int) -> bool:
-        """Whether anything of a layer is missing."""
-        return layer in self.owner.layers and len(self._settled.get(layer, ())) < self.blocks
+        """Whether anything of a layer has still to arrive."""
+        here = len(self._settled.get(layer, ())) + len(self._held.get(layer, ()))
+        return layer in self.owner.layers and here < self.blocks
+
+    @property
+    def outstanding(self) -> int:
+        """Locations of which no copy is here."""
+        return self.missing_count - self.held
 
     @property
     def listed_layers(self) -> int:
@@ -93,12 +124,22 @@ class TrackAssembly:
 
     def missing(self) -> Iterator[Gap]:
         """What is missing, by layer."""
+        return self._gaps(held=False)
+
+    def absent(self) -> Iterator[Gap]:
+        """What has still to arrive: the same without what waits to be listed."""
+        return self._gaps(held=True)
+
+    def _gaps(self, *, held: bool) -> Iterator[Gap]:
         for layer in self.owner.layers:
-            if not self.lacks(layer):
+            here = set(self._settled.get(layer, ()))
+            if held:
+                here.update(self._held.get(layer, ()))
+            if len(here) == self.blocks:
                 continue
             ranges: list[tuple[int, int]] = []
             for block in range(self.blocks):
-                if self.has(layer, block):
+                if block in here:
                     continue
                 if ranges and ranges[-1][1] == block - 1:
                     ranges[-1] = ranges[-1][0], block
@@ -109,7 +150,9 @@ class TrackAssembly:
     def destination(self, layer: int, block: int, writer: Writer) -> memoryview | None:
         """The place to receive into, for one writer at a time; `settle` or `release` follows."""
         place = layer, block
-        if self.has(layer, block) or place in self._writers or place in self._ambiguous:
+        if self.has(layer, block) or block in self._held.get(layer, ()):
+            return None
+        if place in self._writers or place in self._ambiguous:
             return None
         target = self.owner.sink.destination(
             self.track.component, layer, self.expectation.first_block + block
@@ -133,6 +176,9 @@ class TrackAssembly:
         listed = self.listed(layer, block)
         if listed is not None and listed != digest:
             raise Discard(DiscardReason.CONFLICT, "the manifest lists another digest")
+        if listed is None and self.owner.listed_only:
+            self._hold(layer, block, Held(digest, data))
+            return
         known = self._settled[layer].get(block)
         if known == digest or self._ambiguous.get(place) == digest:
             self.owner.duplicates += 1
@@ -144,13 +190,44 @@ class TrackAssembly:
         elif place in self._ambiguous:
             raise Discard(DiscardReason.CONFLICT, "two verified copies differ")
         else:
-            if (writer := self._writers.pop(place, None)) is not None:
-                writer.evict()
-            self.owner.sink.commit(
-                self.track.component, layer, self.expectation.first_block + block, data
-            )
-            self._settled[layer][block] = digest
-            self._count(layer, 1)
+            self._accept(layer, block, digest, data)
+
+    def _accept(self, layer: int, block: int, digest: bytes, data: memoryview | None) -> None:
+        if (writer := self._writers.pop((layer, block), None)) is not None:
+            writer.evict()
+        self.owner.sink.commit(
+            self.track.component, layer, self.expectation.first_block + block, data
+        )
+        self._settled[layer][block] = digest
+        self._count(layer, 1)
+
+    def _hold(self, layer: int, block: int, copy: Held) -> None:
+        """Keeps a copy until the manifest lists its Location, if it is the first and there is room."""
+        first = self._held[layer].get(block)
+        if first is not None and first.digest == copy.digest:
+            self.owner.duplicates += 1
+        elif first is not None:
+            raise Discard(DiscardReason.CONFLICT, "two copies differ, and none is listed yet")
+        elif self.owner.held_octets + copy.octets > MAX_HELD:
+            raise Discard(DiscardReason.UNLISTED, "too much waits to be listed")
+        else:
+            self._held[layer][block] = copy
+            self.held += 1
+            self.owner.held += 1
+            self.owner.held_octets += copy.octets
+
+    def _release_held(self, layers: range) -> None:
+        """Accepts the held copies that are listed by now, and drops those that are others than listed."""
+        for layer in [layer for layer in layers if layer in self._held]:
+            for block, copy in self._held.pop(layer).items():
+                self.held -= 1
+                self.owner.held -= 1
+                self.owner.held_octets -= copy.octets
+                if self.listed(layer, block) == copy.digest:
+                    self._accept(layer, block, copy.digest, copy.data)
+                else:
+                    self.dropped.add(layer)
+                    self.owner.discarded[DiscardReason.CONFLICT] += 1
 
     def _count(self, layer: int, change: int) -> None:
         self.missing_count -= change
@@ -184,16 +261,22 @@ class TrackAssembly:
         for layer, block in [p for p in self._ambiguous if self.listed(*p) is not None]:
             self._settled[layer][block] = self._ambiguous.pop((layer, block))
             self._count(layer, 1)
+        self._release_held(news)
 
     def discard(self) -> None:
         """Nothing of it may be used: all is missing."""
         self._settled.clear()
         self._ambiguous.clear()
+        self._held.clear()
+        self.held = 0
         self.missing_count = len(self.owner.layers) * self.blocks
 
 
 class Assembly:
-    """A cache that is being put together from any number of tracks of a model with `of` layers."""
+    """A cache that is being put together from any number of tracks of a model with `of` layers.
+
+    With `listed_only` nothing counts before a manifest lists its digest (M9, authenticity required).
+    """
 
     def __init__(
         self,
@@ -202,8 +285,10 @@ class Assembly:
         on_layer: Callable[[int], None],
         *,
         of: int | None = None,
+        listed_only: bool = False,
     ) -> None:
         self.layers = layers
+        self.listed_only = listed_only
         self.of = layers.stop if of is None else of
         self.sink = sink
         self.tracks: dict[str, TrackAssembly] = {}
@@ -214,6 +299,10 @@ class Assembly:
         """Objects outside of what is wanted (C6)."""
         self.arrived = 0
         """Octets that came, of whatever use."""
+        self.held = 0
+        """Objects that wait to be listed."""
+        self.held_octets = 0
+        """Memory taken by what waits to be listed."""
         self.objects = 0
         self.octets = 0
         """Octets of verified Data."""
@@ -289,5 +378,5 @@ class Assembly:
         blocks = sum(track.blocks for track in self.tracks.values())
         self._remaining = dict.fromkeys(self.layers, blocks)
         self._missing = len(self.layers) * blocks
-        self.objects = self.octets = 0
+        self.objects = self.octets = self.held = self.held_octets = 0
         self._next = self.layers.start

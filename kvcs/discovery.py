@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from kvcs.directory import Directory, Entry
 from kvcs.errors import KvcsError, PublicationNotFound, Unauthorised
@@ -25,6 +26,9 @@ from moqt.errors import (
     SessionErrorCode,
     TrackAborted,
 )
+
+if TYPE_CHECKING:
+    from kvcs.signing import TrustedKeys
 
 BATCH = 32
 """Anchors asked for at once; each takes a request stream, of which peers grant about a hundred."""
@@ -52,12 +56,14 @@ class Discovery:
         blocks: int,
         *,
         probe: bool = True,
+        keys: TrustedKeys | None = None,
     ) -> None:
         self._session = session
         self._directory = directory
         self._identity = identity
         self._blocks = blocks
         self._probe = probe
+        self._keys = keys
         self._changed = asyncio.Event()
         self._watches: dict[TrackNamespace, ManifestWatch] = {}
         self._tasks: dict[TrackNamespace, asyncio.Task[None]] = {}
@@ -163,7 +169,9 @@ class Discovery:
             return
         if len(suffix) != 1 or len(suffix[0]) != PUBLICATION_ID_SIZE:
             return
-        watch = ManifestWatch(self._session, name, self._identity, self._manifest_changed)
+        watch = ManifestWatch(
+            self._session, name, self._identity, self._manifest_changed, keys=self._keys
+        )
         self._watches[namespace] = watch
         self._tasks[namespace] = self._loop.create_task(watch.run())
 

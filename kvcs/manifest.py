@@ -6,10 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from types import MappingProxyType
-
-import cbor2
 
 from kvcs import strictjson
 from kvcs.errors import ManifestError
@@ -25,9 +22,6 @@ MAX_SEGMENTS = 4096
 MAX_BLOCKS = 1 << 20
 """Unless the caller allows fewer: blocks of all segments."""
 _MAX_TRACKS = 256
-_COSE_SIGN1_TAG = 18
-_MAX_COSE_WRAPPING = 4096
-"""Headers and signature beside the payload; real ones take under 200 octets."""
 _HEX32 = re.compile(r"[0-9a-f]{64}")
 
 Digests = tuple[tuple[bytes, ...], ...]
@@ -77,6 +71,10 @@ class Manifest:
     block_tokens: int
     deterministic: bool
     segments: tuple[SegmentEntry, ...]
+    publication: object = None
+    """Its Publication ID in hex, where a signed one says so: a signature does not cover the namespace. Not yet checked."""
+    version: object = None
+    """Likewise its own Group ID."""
 
     @property
     def blocks(self) -> int:
@@ -85,7 +83,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The JSON octets."""
-        document = {
+        document: dict[str, object] = {
             "kvcs": 1,
             "compat": self.compat,
             "layers": self.layers,
@@ -93,6 +91,10 @@ class Manifest:
             "deterministic": self.deterministic,
             "segments": [entry.to_json() for entry in self.segments],
         }
+        if self.publication is not None:
+            document["publication"] = self.publication
+        if self.version is not None:
+            document["version"] = self.version
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
     @classmethod
@@ -132,7 +134,15 @@ class Manifest:
             segment = _parse_segment(members, number, first_block, layers, max_blocks)
             segments.append(segment)
             first_block += segment.blocks
-        return cls(compat, layers, block_tokens, deterministic, tuple(segments))
+        return cls(
+            compat,
+            layers,
+            block_tokens,
+            deterministic,
+            tuple(segments),
+            document.get("publication"),
+            document.get("version"),
+        )
 
 
 def _parse_segment(
@@ -261,6 +271,18 @@ def check_successor(old: Manifest, new: Manifest) -> None:
                 raise _fault(f"{where} lists other digests for {name}")
 
 
+def check_place(manifest: Manifest, publication_id: bytes, version: int) -> None:
+    """Raises `ManifestError` where a signed manifest says that it belongs elsewhere: whoever relays it could put one
+    of another publication, or an older version, in the place of the right one.
+    """
+    if manifest.publication is not None and manifest.publication != publication_id.hex():
+        raise _fault(f"it was signed for another publication: {shown(manifest.publication)}")
+    if manifest.version is not None and (
+        type(manifest.version) is not int or manifest.version != version
+    ):
+        raise _fault(f"version {version} was signed as version {shown(manifest.version)}")
+
+
 def matched_blocks(manifest: Manifest, block_keys: Sequence[bytes]) -> int:
     """How many blocks from the start on the publication shares with `block_keys` (M6).
 
@@ -290,37 +312,3 @@ def digest_of(manifest: Manifest, track: str, layer: int, block: int) -> bytes |
     if not 0 <= layer < len(groups) or not 0 <= block < len(groups[layer]):
         return None
     return groups[layer][block]
-
-
-def payload_of_cose(data: bytes) -> bytes:
-    """The manifest's JSON octets inside a COSE_Sign1 (RFC 9052 section 4.2); raises `ManifestError` for any other shape.
-
-    The signature is NOT checked here: what comes back is no more trustworthy than a plain manifest.
-    """
-    if len(data) > MAX_OCTETS + _MAX_COSE_WRAPPING:
-        raise _cose_fault(
-            f"at most {MAX_OCTETS + _MAX_COSE_WRAPPING} octets are accepted, it has {len(data)}"
-        )
-    stream = BytesIO(data)
-    try:
-        item = cbor2.load(stream)
-    except (cbor2.CBORDecodeError, ValueError, TypeError, OverflowError, RecursionError):
-        raise _cose_fault("it is not CBOR") from None
-    if stream.tell() != len(data):
-        raise _cose_fault("octets follow the structure")
-    if isinstance(item, cbor2.CBORTag):
-        if item.tag != _COSE_SIGN1_TAG:
-            raise _cose_fault("its tag is not 18")
-        item = item.value
-    if not isinstance(item, list | tuple) or len(item) != 4:
-        raise _cose_fault("expected an array of four")
-    protected, unprotected, payload, signature = item
-    if not isinstance(unprotected, Mapping):
-        raise _cose_fault("expected a map as unprotected header")
-    if not all(isinstance(part, bytes) for part in (protected, payload, signature)):
-        raise _cose_fault("expected octets as protected header, payload and signature")
-    return bytes(payload)
-
-
-def _cose_fault(text: str) -> ManifestError:
-    return ManifestError(f"manifest.cose: not a COSE_Sign1: {text}; the publication is discarded")

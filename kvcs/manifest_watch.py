@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from kvcs.errors import Incomplete, KvcsError, ManifestError, PublicationStopped, UsageError
+from kvcs.cose import payload_of_cose
+from kvcs.errors import (
+    Incomplete,
+    KvcsError,
+    ManifestError,
+    PublicationStopped,
+    SignatureError,
+    UsageError,
+)
 from kvcs.kvsp.descriptor import Descriptor
 from kvcs.kvsp.identity import Identity
 from kvcs.manifest import (
     MAX_OCTETS,
     Manifest,
+    check_place,
     check_successor,
     matched_blocks,
-    payload_of_cose,
 )
 from kvcs.naming import MANIFEST, MANIFEST_COSE, PublicationName
 from kvcs.payload import Component
@@ -38,6 +47,9 @@ from moqt.errors import (
     StreamReset,
     TrackAborted,
 )
+
+if TYPE_CHECKING:
+    from kvcs.signing import TrustedKeys
 
 FILL_WAIT = 3.0
 """Seconds from SUBSCRIBE_OK to the first octets of a manifest; then FETCH."""
@@ -128,7 +140,10 @@ class _VersionSink(StreamSink):
 
 
 class ManifestWatch:
-    """The newest manifest of a publication, checked against the consumer's identity."""
+    """The newest manifest of a publication, checked against the consumer's identity.
+
+    With `keys` only a manifest that one of them has signed is read (M9).
+    """
 
     def __init__(
         self,
@@ -136,6 +151,8 @@ class ManifestWatch:
         name: PublicationName,
         identity: Identity,
         on_change: Callable[[], None],
+        *,
+        keys: TrustedKeys | None = None,
     ) -> None:
         self.name = name
         self.current: Manifest | None = None
@@ -148,6 +165,7 @@ class ManifestWatch:
         self._session = session
         self._identity = identity
         self._on_change = on_change
+        self._keys = keys
         self._version = -1
         self._signed = False
         self._subscription: Subscription | None = None
@@ -174,11 +192,13 @@ class ManifestWatch:
         self._on_change()
 
     async def _subscribe(self) -> ManifestReceiver:
-        """manifest.cose, or manifest where the publisher says that there is no such track.
+        """manifest.cose, or manifest where the publisher says that there is no such track and none need be.
 
         Both are asked for in one flight; what comes of manifest is not looked at before the answer for
         manifest.cose, so an answer costs no further round trip.
         """
+        if self._keys is not None:
+            return await self._subscribe_signed()
         loop = asyncio.get_running_loop()
         receivers = [ManifestReceiver(self._news.set) for _ in range(2)]
         signed, plain = (
@@ -198,6 +218,20 @@ class ManifestWatch:
         finally:
             for task in (signed, plain):
                 await _dismiss(task, keep=self._subscription)
+
+    async def _subscribe_signed(self) -> ManifestReceiver:
+        receiver = ManifestReceiver(self._news.set)
+        self._signed = True
+        try:
+            self._subscription = await self._ask(MANIFEST_COSE, receiver)
+        except RequestRejected as rejected:
+            if rejected.code is not RequestErrorCode.DOES_NOT_EXIST:
+                raise
+            raise SignatureError(
+                f"publication {self.name.publication_id.hex()} has no manifest.cose: it is not signed, "
+                "as is required here"
+            ) from rejected
+        return receiver
 
     async def _ask(self, track: bytes, receiver: ManifestReceiver) -> Subscription:
         return await self._session.subscribe(
@@ -281,7 +315,7 @@ class ManifestWatch:
             return
         self._version, octets = receiver.newest
         receiver.newest = self._version, b""
-        manifest = Manifest.parse(payload_of_cose(octets) if self._signed else octets)
+        manifest = self._read(octets)
         if self.current is None:
             self._check_identity(manifest)
         else:
@@ -289,6 +323,15 @@ class ManifestWatch:
         self.current = manifest
         self.matched = matched_blocks(manifest, self._identity.block_keys)
         self._on_change()
+
+    def _read(self, octets: bytes) -> Manifest:
+        """A version that arrived. The signature is checked first, over the octets that are then parsed."""
+        if not self._signed:
+            return Manifest.parse(octets)
+        payload = payload_of_cose(octets) if self._keys is None else self._keys.open(octets)
+        manifest = Manifest.parse(payload)
+        check_place(manifest, self.name.publication_id, self._version)
+        return manifest
 
     def _check_identity(self, manifest: Manifest) -> None:
         """M7; and that the sizes are the consumer's own, which literal IDs alone do not show."""

@@ -60,6 +60,8 @@ class DiscardReason(Enum):
     TOKEN_START = "token_start"  # noqa: S105
     LOCATION = "location"
     """Outside what the manifest lists."""
+    UNLISTED = "unlisted"
+    """Too much waits already for the manifest that lists it."""
     CONFLICT = "conflict"
     """Verified copies of one Location differ, or the manifest lists another digest."""
 

@@ -6,12 +6,17 @@ wait for the next pass. Tokens after the last whole block are never published.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvcs.errors import UsageError
 from kvcs.kvsp.identity import Identity
 from kvcs.payload import Component
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher
 from kvcs.segment import Segment, flat
+
+if TYPE_CHECKING:
+    from kvcs.signing import Signer
 
 
 class Prefill:
@@ -25,6 +30,7 @@ class Prefill:
         components: str = "k+v",
         max_cache_duration: float | None = None,
         deterministic: bool = False,
+        signer: Signer | None = None,
     ) -> None:
         self.identity = identity
         self.publication: Publication | None = None
@@ -32,6 +38,7 @@ class Prefill:
         self._components = components
         self._retention = max_cache_duration
         self._deterministic = deterministic
+        self._signer = signer
         self._tokens = 0
         self._tails: dict[tuple[int, Component], bytes] = {}
         self._open: Pass | None = None
@@ -52,6 +59,7 @@ class Prefill:
                 components=self._components,
                 max_cache_duration=self._retention,
                 deterministic=self._deterministic,
+                signer=self._signer,
             )
             segment = self.publication.segments[0]
         elif blocks and self.publication is not None:

@@ -8,16 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kvcs.codecs import codec_value
 from kvcs.errors import PublicationStopped, UsageError
 from kvcs.kvsp.identity import Identity, block_keys_digest
 from kvcs.manifest import Manifest, SegmentEntry
-from kvcs.naming import MANIFEST, DataTrack, PublicationName, new_publication_id
+from kvcs.naming import MANIFEST, MANIFEST_COSE, DataTrack, PublicationName, new_publication_id
 from kvcs.payload import Component
 from kvcs.segment import Segment
 from moqt import FullTrackName, Location, Publisher, Track
 from moqt.errors import PublishDoneCode
+
+if TYPE_CHECKING:
+    from kvcs.signing import Signer
 
 SMALL_MANIFEST = 64 << 10
 """Octets up to which every completed layer makes a new version (M4); beyond, every eighth does."""
@@ -31,17 +36,28 @@ class ManifestPayload:
     would be many times its digests. The others are encoded again should anybody still read them.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Manifest, signer: Signer | None = None) -> None:
         self._manifest = manifest
-        self._octets: bytes | None = manifest.encode()
-        self._length = len(self._octets)
+        self._signer = signer
+        self._signature = b""
+        octets = manifest.encode()
+        if signer is not None:
+            # Kept, for a second signature would make another payload at the same Location (P5).
+            self._signature = signer.signature(octets)
+            octets = signer.enclose(octets, self._signature)
+        self._octets: bytes | None = octets
+        self._length = len(octets)
 
     def __len__(self) -> int:
         return self._length
 
+    def _encode(self) -> bytes:
+        octets = self._manifest.encode()
+        return octets if self._signer is None else self._signer.enclose(octets, self._signature)
+
     def read(self) -> bytes:
-        """The JSON octets."""
-        return self._manifest.encode() if self._octets is None else self._octets
+        """The JSON octets, in a COSE_Sign1 where it is signed."""
+        return self._encode() if self._octets is None else self._octets
 
     def supersede(self) -> None:
         """A newer version is published."""
@@ -51,7 +67,8 @@ class ManifestPayload:
 class Publication:
     """A publication; `Publisher.publish` makes one. Segments are added while it runs.
 
-    `components` is "k+v" for two tracks a segment or "kv" for one. `max_cache_duration` is in seconds.
+    `components` is "k+v" for two tracks a segment or "kv" for one. `max_cache_duration` is in seconds. With
+    `signer` the manifest track is manifest.cose and every version is signed (M8).
     """
 
     def __init__(
@@ -64,6 +81,7 @@ class Publication:
         codec: str = "raw",
         max_cache_duration: float | None = None,
         deterministic: bool = False,
+        signer: Signer | None = None,
         on_stop: Callable[[Publication], None] = lambda publication: None,
     ) -> None:
         _check_options(components, codec, max_cache_duration)
@@ -87,10 +105,11 @@ class Publication:
         self._cache = None if max_cache_duration is None else int(max_cache_duration * 1000)
         self._compat = json.loads(self.descriptor.canonical())
         self._deterministic = deterministic
+        self._signer = signer
         self._on_stop = on_stop
         self._manifest_track = origin.add_track(
             Track(
-                FullTrackName(self.name.namespace, MANIFEST),
+                FullTrackName(self.name.namespace, MANIFEST if signer is None else MANIFEST_COSE),
                 default_priority=0,
                 max_cache_duration=self._cache,
             )
@@ -157,7 +176,11 @@ class Publication:
             self._publish_manifest()
 
     def _publish_manifest(self) -> None:
-        payload = ManifestPayload(self.manifest())
+        manifest = self.manifest()
+        if self._signer is not None:
+            place = self.name.publication_id.hex()
+            manifest = replace(manifest, publication=place, version=self._version)
+        payload = ManifestPayload(manifest, self._signer)
         if self._newest is not None:
             self._newest.supersede()
         self._newest = payload
@@ -165,6 +188,12 @@ class Publication:
         self._unannounced = 0
         self._manifest_track.add(Location(self._version, 0), payload, priority=0, last=True)
         self._version += 1
+
+    def sign_with(self, signer: Signer) -> None:
+        """Signs the versions to come with another key, whose public half consumers must have by now."""
+        if self._signer is None:
+            raise UsageError("the publication is not signed; publish anew instead")
+        self._signer = signer
 
     def manifest(self) -> Manifest:
         """The manifest as it stands."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from kvcs.errors import SourceChanged, UsageError
 from kvcs.formats.base import Source
@@ -13,6 +14,9 @@ from kvcs.publication import Publication
 from kvcs.relay_link import RelayLink
 from moqt import AuthorizationToken, Backend, ClientTls, Config, Server, ServerTls, serve
 from moqt import Publisher as Origin
+
+if TYPE_CHECKING:
+    from kvcs.signing import Signer
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that subscribers get to take what they asked for when a publisher closes."""
@@ -84,11 +88,13 @@ class Publisher:
         codec: str = "raw",
         max_cache_duration: float | None = None,
         deterministic: bool = False,
+        signer: Signer | None = None,
     ) -> Publication:
         """A new publication, whose segment 0 has the first `blocks` blocks (all by default).
 
         Its layers are put with `Segment.put_layer`. `max_cache_duration` in seconds is the retention of the
-        scope (P3). Every call takes a new random Publication ID (N2).
+        scope (P3). With `signer` every version of the manifest is signed (M8), on the track manifest.cose.
+        Every call takes a new random Publication ID (N2).
         """
         publication = Publication(
             self.origin,
@@ -98,6 +104,7 @@ class Publisher:
             codec=codec,
             max_cache_duration=max_cache_duration,
             deterministic=deterministic,
+            signer=signer,
             on_stop=self._forget,
         )
         self.publications.append(publication)

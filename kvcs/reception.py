@@ -171,7 +171,7 @@ class _ObjectSink(StreamSink):
             self._give_up_place()
             self._discard(DiscardReason.DIGEST)
             return
-        before = self._track.missing_count
+        before = self._track.outstanding
         try:
             self._track.settle(self._layer, self._block, digest, None if self._in_place else target)
         except Discard as discard:
@@ -179,7 +179,7 @@ class _ObjectSink(StreamSink):
         except (OSError, LookupError, ValueError) as fault:
             self._fail(fault)
         else:
-            self._receiver.settled += before - self._track.missing_count
+            self._receiver.settled += before - self._track.outstanding
             self._receiver.object_settled()
         self._in_place = False
 

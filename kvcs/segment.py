@@ -25,7 +25,12 @@ def layer_priority(layer: int, layers: int) -> int:
 
 
 class SourceObject:
-    """An Object of a file or the like: read when it is sent, checked against the digest it was announced with."""
+    """An Object of a file or the like, read when it is sent.
+
+    Every time the source says whether it is what it was. When a Location is sent again its Data is checked
+    against the digest that it was announced with as well; the first time consumers do that, and nothing else
+    was ever sent from this place.
+    """
 
     def __init__(
         self,
@@ -38,6 +43,7 @@ class SourceObject:
         self._source = source
         self._header = header
         self._block = absolute_block
+        self._sent = False
 
     def __len__(self) -> int:
         return HEADER_SIZE + self._header.data_length
@@ -54,17 +60,22 @@ class SourceObject:
                 header.layer,
                 self._block,
             )
-            data = memoryview(octets)[HEADER_SIZE:]
-            if hashlib.sha256(data).digest() != header.digest:
-                raise SourceChanged(
-                    f"layer {header.layer} block {self._block} is not what it was when it was "
-                    "published; publish the file again once nothing writes to it"
-                )
+            if self._sent:
+                self._check(memoryview(octets)[HEADER_SIZE:])
         except SourceChanged as error:
             self._publication.stop_soon(error)
             raise PayloadUnavailable(str(error)) from error
+        self._sent = True
         octets[:HEADER_SIZE] = header.encode()
         return memoryview(octets)
+
+    def _check(self, data: memoryview) -> None:
+        header = self._header
+        if hashlib.sha256(data).digest() != header.digest:
+            raise SourceChanged(
+                f"layer {header.layer} block {self._block} is not what it was when it was "
+                "published; publish the file again once nothing writes to it"
+            )
 
 
 def read_section(

@@ -47,9 +47,22 @@ from kvcs.bench.runner import Result, run
     metavar="N",
     help="Interleaved pairs.",
 )
+@click.option(
+    "--bulk/--no-bulk",
+    default=True,
+    show_default=True,
+    help="Build and open many packets at once; without it each one is the library's.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
-    *, size: int, object_kib: int, backend: str, mtu: int, rounds: int, as_json: bool
+    *,
+    size: int,
+    object_kib: int,
+    backend: str,
+    mtu: int,
+    rounds: int,
+    bulk: bool,
+    as_json: bool,
 ) -> None:
     """Measure throughput and memory on this machine.
 
@@ -58,7 +71,12 @@ def command(
     """
     with tempfile.TemporaryDirectory(prefix="kvcs-bench-") as directory:
         plan = Plan(
-            directory=directory, backend=backend, mtu=mtu, size_mib=size, object_kib=object_kib
+            directory=directory,
+            backend=backend,
+            mtu=mtu,
+            size_mib=size,
+            object_kib=object_kib,
+            settings={"bulk": bulk},
         )
         result = run(plan, rounds, _show)
     if as_json:

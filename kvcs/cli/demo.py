@@ -124,7 +124,7 @@ def _verdict(stage: Stage, cast: Cast, report: dict[str, Any]) -> bool:
     speed = report["bytes"] * 8e-6 / max(report["seconds"], 1e-6)
     stage.say("")
     stage.say(
-        f"{report['layers']} layers, {report['bytes']} bytes, {speed:.1f} Mbit/s, first layer after "
+        f"{report['layers']} layers, {report['bytes']} bytes, {speed:.1f} Mbit/s, first layer "
         f"{report['first_layer_seconds']:.3f} s, identical: {'yes' if identical else 'no'}",
         "bold green" if identical else "bold red",
     )

@@ -21,6 +21,8 @@ from moqt.errors import ConnectError, LocalError
 
 LISTEN_PORT = 4443
 CA_NAME = "ca.pem"
+MAX_PEM = 16 << 20
+"""Octets of a file of keys or certificates; what a system trusts has a few hundred thousand."""
 
 _log = logging.getLogger(__name__)
 
@@ -98,9 +100,7 @@ def check_listen_tls(host: str, cert: Path | None, key: Path | None) -> None:
         raise UsageError("--cert and --key go together")
     chain = _certificates("cert", cert)
     try:
-        private = serialization.load_pem_private_key(key.read_bytes(), None)
-    except OSError as fault:
-        raise UsageError(f"key: cannot read {key}: {fault.strerror}") from None
+        private = serialization.load_pem_private_key(_read("key", key), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise UsageError(f"key: {key} holds no PEM private key without a password") from None
     if private.public_key() != chain[0].public_key():
@@ -109,11 +109,20 @@ def check_listen_tls(host: str, cert: Path | None, key: Path | None) -> None:
 
 def _certificates(what: str, path: Path) -> list[x509.Certificate]:
     try:
-        return x509.load_pem_x509_certificates(path.read_bytes())
-    except OSError as fault:
-        raise UsageError(f"{what}: cannot read {path}: {fault.strerror}") from None
+        return x509.load_pem_x509_certificates(_read(what, path))
     except ValueError:
         raise UsageError(f"{what}: {path} holds no PEM certificates") from None
+
+
+def _read(what: str, path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PEM + 1)
+    except OSError as fault:
+        raise UsageError(f"{what}: cannot read {path}: {fault.strerror}") from None
+    if len(data) > MAX_PEM:
+        raise UsageError(f"{what}: {path} has more than {MAX_PEM} octets")
+    return data
 
 
 @contextmanager

@@ -24,7 +24,9 @@ from moqt.errors import DeadlineExceeded, MoqtError, RequestErrorCode, RequestRe
 COMMANDS = {
     "publish": "Publish a KV cache file.",
     "subscribe": "Receive a KV cache, verified, into a file.",
+    "relay": "Relay between publishers and consumers, with a cache.",
     "keys": "Show the identifiers of a prompt.",
+    "keygen": "Make a producer's keys, to sign manifests with.",
     "inspect": "Show what a KV cache file holds.",
     "verify": "Check a KV cache file, or compare two.",
     "sample": "Write a KV cache file of random numbers.",

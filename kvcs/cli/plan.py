@@ -7,7 +7,7 @@ import json
 import click
 
 from kvcs.cli.inputs import Prompt
-from kvcs.naming import MANIFEST, DataTrack, content_prefix
+from kvcs.naming import MANIFEST, MANIFEST_COSE, DataTrack, content_prefix
 from kvcs.payload import HEADER_SIZE, Component
 from kvcs.progress import megabytes
 
@@ -23,13 +23,15 @@ def plan(
     *,
     components: str = "k+v",
     live_rate: float | None = None,
+    signed: bool = False,
 ) -> dict[str, object]:
     """The facts in the order they are shown. Sizes are octets, times seconds."""
     identity, descriptor = prompt.identity, prompt.descriptor
     anchor = identity.anchor(blocks)
     prefix = content_prefix(identity.scope_id, identity.compat_id, anchor)
     parts = (Component.KV,) if components == "kv" else (Component.K, Component.V)
-    tracks = [DataTrack(part, "raw", 0).name for part in parts]
+    tracks = [MANIFEST_COSE if signed else MANIFEST]
+    tracks += [DataTrack(part, "raw", 0).name for part in parts]
     sizes = {part.label: HEADER_SIZE + descriptor.section_size(part) for part in parts}
     octets = layers * blocks * sum(sizes.values())
     wire = int(octets * WIRE_FACTOR)
@@ -41,7 +43,7 @@ def plan(
         "compatibility_id": identity.compat_id.hex(),
         "anchor_key": anchor.hex(),
         "namespace_prefix": [field.hex() for field in prefix],
-        "tracks": [name.decode("ascii") for name in (MANIFEST, *tracks)],
+        "tracks": [name.decode("ascii") for name in tracks],
         "layers": layers,
         "blocks": blocks,
         "block_tokens": descriptor.block_tokens,

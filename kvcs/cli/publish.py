@@ -14,17 +14,19 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvcs.cli import endpoints, inputs, signals
+from kvcs.cli import endpoints, inputs, signals, signatures
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.plan import plan, show
 from kvcs.cli.text import one_line
 from kvcs.errors import KvcsError, PublicationStopped, SourceChanged, UsageError
 from kvcs.formats.safetensors import KvFile, KvFileSource
 from kvcs.payload import Component, size_advice
+from kvcs.producer_keys import shown_key_id
 from kvcs.progress import LayerProgress, layer_progress
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher, produce
 from kvcs.report import Report
+from kvcs.signing import Signer
 from moqt import ClientTls, ServerTls
 from moqt.errors import ConnectError, MoqtError
 
@@ -47,6 +49,7 @@ class Job:
     live_rate: float | None
     linger: float | None
     max_cache_duration: float | None
+    signer: Signer | None
     ready_file: Path | None
 
 
@@ -70,6 +73,7 @@ class Serving:
                         job.blocks,
                         components=job.components,
                         max_cache_duration=job.max_cache_duration,
+                        signer=job.signer,
                     )
                     self.report.publication = publication.name.publication_id
                     self.report.blocks = job.blocks
@@ -92,6 +96,9 @@ class Serving:
         ready["publication"] = publication.name.publication_id.hex()
         if job.ready_file is not None:
             write_ready_file(job.ready_file, ready)
+        if job.signer is not None:
+            name = shown_key_id(job.signer.key_id)
+            self._progress.note(f"signed with {job.signer.algorithm.label} key {name}")
         self._progress.note(f"publication {publication.name.publication_id.hex()}")
 
     async def _listen(
@@ -227,6 +234,7 @@ def publish(job: Job, *, as_json: bool) -> int:
     show_default=True,
     help="Two tracks or one.",
 )
+@signatures.sign_option
 @click.option("--cert", type=inputs.PATH, metavar="FILE", help="Certificate chain for --listen.")
 @click.option("--key", type=inputs.PATH, metavar="FILE", help="Its private key.")
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as relay.")
@@ -247,6 +255,7 @@ def command(
     linger: float | None,
     max_cache_duration: float | None,
     components: str,
+    sign: Path | None,
     cert: Path | None,
     key: Path | None,
     ca: Path | None,
@@ -263,7 +272,7 @@ def command(
             source = KvFileSource(cache, prompt.descriptor)
             blocks = min(cache.blocks, len(prompt.identity.block_keys))
             where, urls = _places(listen, relays, cert, key, dry_run=dry_run)
-            _check_ready_file(ready_file)
+            check_ready_file(ready_file)
             job = Job(
                 prompt=prompt,
                 source=source,
@@ -276,14 +285,26 @@ def command(
                 live_rate=live_rate,
                 linger=linger,
                 max_cache_duration=max_cache_duration,
+                signer=signatures.signer(sign),
                 ready_file=ready_file,
             )
         _notices(job, cache)
         if dry_run:
-            facts = plan(prompt, blocks, source.layers, components=components, live_rate=live_rate)
-            show(facts, as_json=as_json)
+            _show_plan(job, as_json=as_json)
             return 0
         return publish(job, as_json=as_json)
+
+
+def _show_plan(job: Job, *, as_json: bool) -> None:
+    facts = plan(
+        job.prompt,
+        job.blocks,
+        job.source.layers,
+        components=job.components,
+        live_rate=job.live_rate,
+        signed=job.signer is not None,
+    )
+    show(facts, as_json=as_json)
 
 
 def _server_tls(certificate: Path | None, key: Path | None) -> ServerTls | None:
@@ -311,7 +332,8 @@ def _places(
     return where, endpoints.checked_urls(relays)
 
 
-def _check_ready_file(path: Path | None) -> None:
+def check_ready_file(path: Path | None) -> None:
+    """Raises UsageError where no ready file can be written."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UsageError(f"ready file: {path} is not a place for a file")
 

@@ -15,6 +15,8 @@ from rich.text import Text
 from kvcs.progress import LAYER_LINE
 
 BAR = 24
+COLUMNS = 60
+"""Of a row before its bar, which gives way on a narrow terminal."""
 GOODBYE = 8.0
 """Seconds that a process has to end by itself, of which a publisher gives subscribers five."""
 
@@ -130,10 +132,11 @@ class Stage:
         else:
             row.append(f"  {max(now - produced, 0) * 1e3:7.1f} ms", "cyan")
         row.append(f"  {self._layers - self._usable:14}  ")
-        done = round(BAR * self._usable / self._layers)
+        bar = max(min(BAR, self._console.width - COLUMNS - 1), 0)
+        done = round(bar * self._usable / self._layers)
         full, rest = ("#", ".") if self._console.options.ascii_only else ("━", "─")
         row.append(full * done, "green")
-        row.append(rest * (BAR - done), "dim")
+        row.append(rest * (bar - done), "dim")
         self._console.print(row, soft_wrap=True)
 
     def say(self, text: str, style: str = "") -> None:

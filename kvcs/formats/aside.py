@@ -18,7 +18,7 @@ class AsideFile:
     """`size` octets under a temporary name in the directory of `path`; `keep` renames, `discard` removes."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Raises `UsageError` where `path` is something else than a file, `OSError` where there is no room."""
+        """Raises `UsageError` where `path` cannot be written, is something else than a file, or has no room."""
         if path.exists() and not path.is_file():
             raise UsageError(f"output: {path} exists and is not a file; name another")
         self.path = path
@@ -30,9 +30,9 @@ class AsideFile:
             raise UsageError(f"output: cannot write {path}: {fault.strerror}") from None
         try:
             _reserve(self._fd, size)
-        except OSError:
+        except OSError as fault:
             self.discard()
-            raise
+            raise UsageError(f"output: cannot write {path}: {fault.strerror}") from None
 
     @property
     def closed(self) -> bool:

@@ -65,7 +65,7 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OSError, match="no room"):
+    with pytest.raises(UsageError, match="out: no room"):
         AsideFile(tmp_path / "out", 1 << 20)
     assert names(tmp_path) == []
 

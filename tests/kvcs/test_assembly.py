@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvcs import assembly as module
 from kvcs.assembly import Assembly, Gap
 from kvcs.errors import DigestConflict
 from kvcs.naming import DataTrack
@@ -170,6 +171,70 @@ def test_of_a_publication_that_was_stopped_nothing_counts() -> None:
     assert [gap.blocks for gap in assembly.missing()] == [((0, 1),)] * 2
 
 
+def test_with_authenticity_required_nothing_counts_before_it_is_listed() -> None:
+    """M9, X5: held in its place or in memory, neither handed over nor asked for again; then it counts."""
+    for with_places in (False, True):
+        sink = Places(with_places=with_places)
+        assembly, track, layers = assemble(OF, sink, 2, listed_only=True)
+        for block in range(2):
+            place = track.destination(0, block, Nobody())
+            if place is not None:
+                place[:] = data(0, block, 1)
+            whole = None if with_places else memoryview(data(0, block, 1))
+            track.settle(0, block, digest(0, block, 1), whole)
+            assert track.destination(0, block, Nobody()) is None
+        assert (layers, assembly.objects, sink.committed) == ([], 0, {})
+        assert (assembly.held, assembly.held_octets) == (2, 0 if with_places else 2 * SIZE)
+        assert not track.lacks(0)
+        assert [gap.layer for gap in track.missing()] == [0, 1]
+        assert [gap.layer for gap in track.absent()] == [1]
+        assert (track.missing_count, track.outstanding) == (4, 2)
+        track.settle(0, 0, digest(0, 0, 1), memoryview(data(0, 0, 1)))
+        assert assembly.duplicates == 1
+        assembly.update(manifest(OF, [[digest(0, block, 1) for block in range(2)]]))
+        assert (layers, assembly.objects, assembly.held, assembly.held_octets) == ([0], 2, 0, 0)
+        assert sink.committed == {(0, block): data(0, block, 1) for block in range(2)}
+        assert not track.dropped
+
+
+def test_held_copies_that_are_others_than_listed_are_dropped() -> None:
+    """M9: their places are free again; the true ones, which came second, are to be asked for."""
+    sink = Places()
+    assembly, track, layers = assemble(OF, sink, 1, listed_only=True)
+    track.settle(0, 0, digest(0, 0, 2), memoryview(data(0, 0, 2)))
+    with pytest.raises(Discard) as caught:
+        track.settle(0, 0, digest(0, 0, 1), memoryview(data(0, 0, 1)))
+    assert caught.value.reason is DiscardReason.CONFLICT
+    assembly.update(manifest(OF, [[digest(0, 0, 1)]]))
+    assert assembly.discarded == {DiscardReason.CONFLICT: 1}
+    assert track.dropped == {0}
+    assert (layers, assembly.held, assembly.held_octets) == ([], 0, 0)
+    assert track.lacks(0)
+    assert track.destination(0, 0, Nobody()) is not None
+    track.release(0, 0)
+    track.settle(0, 0, digest(0, 0, 1), memoryview(data(0, 0, 1)))
+    assert layers == [0]
+    with pytest.raises(Discard):
+        track.settle(0, 0, digest(0, 0, 2), memoryview(data(0, 0, 2)))
+
+
+def test_memory_for_what_is_not_listed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M9: what does not fit counts as missing, and comes again once it is listed."""
+    monkeypatch.setattr(module, "MAX_HELD", SIZE)
+    assembly, track, layers = assemble(OF, Places(), 2, listed_only=True)
+    track.settle(0, 0, digest(0, 0, 1), memoryview(data(0, 0, 1)))
+    with pytest.raises(Discard) as caught:
+        track.settle(0, 1, digest(0, 1, 1), memoryview(data(0, 1, 1)))
+    assert caught.value.reason is DiscardReason.UNLISTED
+    assert track.lacks(0)
+    assembly.update(manifest(OF, [[digest(0, block, 1) for block in range(2)]]))
+    track.settle(0, 1, digest(0, 1, 1), memoryview(data(0, 1, 1)))
+    assert layers == [0]
+    track.settle(1, 0, digest(1, 0, 1), memoryview(data(1, 0, 1)))
+    assembly.discard()
+    assert (assembly.held, assembly.held_octets, track.outstanding) == (0, 0, 4)
+
+
 # Anything in any order: what is settled is what the manifest or the first verified copy says.
 
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -258,6 +323,59 @@ def test_whatever_arrives(ops: list[tuple[object, ...]], truth: int, with_places
             play(op, streams, receiver, model)
         check(assembly, sink, model)
     assert layers == list(range(len(layers)))
+
+
+@dataclass
+class ListedOnly(Model):
+    """The same with authenticity required: the first copy is held, and counts if it is the one listed later."""
+
+    held: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def verified(self, place: tuple[int, int], variant: int) -> None:
+        if place[0] >= self.listed:
+            self.held.setdefault(place, variant)
+        elif variant == self.truth:
+            self.first.setdefault(place, variant)
+
+    def list(self, layers: int) -> bool:
+        self.listed = max(self.listed, layers)
+        for place in [place for place in self.held if place[0] < self.listed]:
+            self.verified(place, self.held.pop(place))
+        return False
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    ops=st.lists(OPS, max_size=60),
+    truth=st.sampled_from([GOOD, OTHER]),
+    with_places=st.booleans(),
+)
+def test_whatever_arrives_only_what_is_listed_counts(
+    ops: list[tuple[object, ...]], truth: int, with_places: bool
+) -> None:
+    """M9, X5: at no time is an Object settled, committed or part of a layer that the manifest does not list."""
+    sink = Places(with_places=with_places)
+    assembly, track, layers = assemble(OF, sink, 2, listed_only=True)
+    receiver = TrackReceiver(track, lambda: None)
+    streams = [Stream(open_live(receiver, 0)) for _ in range(STREAMS)]
+    model = ListedOnly(truth)
+    for op in ops:
+        if op[0] == "manifest":
+            assert isinstance(op[1], int)
+            model.list(op[1])
+            listed = [[digest(la, b, truth) for b in range(2)] for la in range(model.listed)]
+            assembly.update(manifest(OF, listed))
+        else:
+            play(op, streams, receiver, model)
+        check(assembly, sink, model)
+        assert all(layer < model.listed for layer, _ in sink.committed)
+        assert (assembly.held, track.outstanding) == (
+            len(model.held),
+            4 - len(model.settled() | model.held),
+        )
+        assert assembly.held_octets in range(len(model.held) * SIZE + 1)
+    assert layers == list(range(len(layers)))
+    assert len(layers) <= model.listed
 
 
 def play(

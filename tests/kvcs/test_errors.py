@@ -18,6 +18,7 @@ from kvcs import errors
         (errors.Conflict, 5),
         (errors.DigestConflict, 5),
         (errors.ManifestError, 5),
+        (errors.SignatureError, 5),
         (errors.SourceChanged, 1),
         (errors.PublicationStopped, 1),
         (errors.DuplicatePayload, 1),

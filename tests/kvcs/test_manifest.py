@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import cbor2
 import pytest
 
 from kvcs.errors import ManifestError
@@ -19,10 +18,10 @@ from kvcs.manifest import (
     MAX_OCTETS,
     Manifest,
     SegmentEntry,
+    check_place,
     check_successor,
     digest_of,
     matched_blocks,
-    payload_of_cose,
 )
 from tests.support.caches import SCOPE_KEY, descriptor, descriptor_json
 
@@ -354,44 +353,30 @@ def test_compat_is_checked_by_the_consumer() -> None:
     assert identity.compat_id_of(Descriptor.from_json(parsed.compat)) == identity.compat_id
 
 
-def sign1(*items: Any, tag: int | None = 18) -> bytes:
-    parts = list(items)
-    return cbor2.dumps(parts if tag is None else cbor2.CBORTag(tag, parts))
-
-
-PROTECTED = cbor2.dumps({1: -7, 4: b"kid"})
-SIGNATURE = bytes(64)
-
-
-@pytest.mark.parametrize("tag", [18, None])
-def test_payload_of_cose(tag: int | None) -> None:
-    """M1: the JSON octets inside manifest.cose, tagged or not."""
-    data = sign1(PROTECTED, {99: "x"}, FULL.encode(), SIGNATURE, tag=tag)
-    assert payload_of_cose(data) == FULL.encode()
+def test_a_signed_manifest_says_where_it_belongs() -> None:
+    """M8: the members publication and version are written where they are given, and read as they are."""
+    assert FULL.publication is None
+    assert b'"version"' not in FULL.encode()
+    placed = replace(FULL, publication="ab" * 16, version=7)
+    assert Manifest.parse(placed.encode()) == placed
+    check_place(placed, b"\xab" * 16, 7)
+    check_place(FULL, bytes(16), 0)
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("changes", "fault"),
     [
-        b"",
-        b"\xff",
-        b"\x9b" + b"\xff" * 8,
-        b"\x5b" + b"\x7f" * 8,
-        b"\x81" * 10_000,
-        sign1(PROTECTED, {}, b"{}", SIGNATURE) + b"\0",
-        sign1(PROTECTED, {}, b"{}", SIGNATURE)[:-1],
-        sign1(PROTECTED, {}, b"{}", SIGNATURE, tag=98),
-        sign1(PROTECTED, {}, b"{}"),
-        sign1(PROTECTED, {}, None, SIGNATURE),
-        sign1(PROTECTED, {}, "{}", SIGNATURE),
-        sign1(PROTECTED, [], b"{}", SIGNATURE),
-        sign1({}, {}, b"{}", SIGNATURE),
-        sign1(PROTECTED, {}, b"{}", "x"),
-        cbor2.dumps({"a": 1}),
-        cbor2.dumps(cbor2.CBORTag(18, b"{}")),
+        ({"publication": "ac" * 16}, "signed for another publication"),
+        ({"publication": "AB" * 16}, "signed for another publication"),
+        ({"publication": 7}, "signed for another publication"),
+        ({"version": 6}, "version 7 was signed as version 6"),
+        ({"version": 7.0}, "version 7 was signed as version 7.0"),
+        ({"version": True}, "version 7 was signed as version True"),
+        ({"version": "7"}, "version 7 was signed as version '7'"),
     ],
 )
-def test_other_shapes_of_cose(data: bytes) -> None:
-    """M1: anything but a COSE_Sign1 with its payload attached is refused."""
-    with pytest.raises(ManifestError, match=r"^manifest\.cose: not a COSE_Sign1: "):
-        payload_of_cose(data)
+def test_a_signed_manifest_in_another_place(changes: dict[str, object], fault: str) -> None:
+    """M9: one of another publication, or an older version, is refused."""
+    placed = replace(FULL, **{"publication": "ab" * 16, "version": 7} | changes)  # type: ignore[arg-type]
+    with pytest.raises(ManifestError, match=fault):
+        check_place(Manifest.parse(placed.encode()), b"\xab" * 16, 7)

@@ -11,15 +11,17 @@ from pathlib import Path
 import cbor2
 import pytest
 
+from kvcs.cose import algorithm_and_key_id, open_sign1
 from kvcs.errors import ManifestError, UsageError
 from kvcs.formats.safetensors import KvFile
 from kvcs.formats.safetensors_header import PREFIX_SIZE, header_length, parse_header
 from kvcs.formats.tokens import parse_json, parse_npy
 from kvcs.kvsp.descriptor import Descriptor
-from kvcs.manifest import Manifest, payload_of_cose
+from kvcs.manifest import Manifest
 from kvcs.naming import parse_track_name
 from kvcs.payload import Discard, PayloadHeader
-from tests.kvcs.test_manifest import manifest, segment, sign1
+from tests.kvcs.test_cose import sign1
+from tests.kvcs.test_manifest import manifest, segment
 from tests.kvcs.test_payload import EXAMPLE, EXPECTED
 from tests.kvcs.test_tokens import npy
 from tests.support.caches import descriptor, descriptor_json, write_cache
@@ -99,8 +101,8 @@ CASES: dict[str, tuple[Parser, bytes, type[Exception]]] = {
     "payload header": (payload, EXAMPLE + bytes(16), Discard),
     "manifest": (Manifest.parse, SMALL, ManifestError),
     "manifest.cose": (
-        payload_of_cose,
-        sign1(cbor2.dumps({1: -7, 4: b"k"}), {9: [1.5]}, b"{}", b"s"),
+        lambda octets: algorithm_and_key_id(open_sign1(octets)),
+        sign1(cbor2.dumps({1: -7, 4: b"k"}), {9: [1.5]}, b"{}", bytes(64)),
         ManifestError,
     ),
     "safetensors header": (safetensors, SAFETENSORS, UsageError),

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
+from moqt.config import TransportConfig
 from moqt.errors import LocalError
 from moqt.quic import backend as named
-from moqt.quic.base import Backend
+from moqt.quic.base import (
+    Backend,
+    ClientTls,
+    Connection,
+    HandlerFactory,
+    Listener,
+    ServerTls,
+)
 from moqt.quic.memory import MemoryBackend
 
-DEFAULT = ("aioquic", "memory", "memory in pieces")
+PACKET_BY_PACKET = "aioquic packet by packet"
+DEFAULT = ("aioquic", PACKET_BY_PACKET, "memory", "memory in pieces")
 SOCKETS = ("aioquic",)
 OVER_UDP = ("aioquic", "qh3", "aiopquic")
 OWN_TESTS = {"test_qh3.py": "qh3", "test_aiopquic.py": "aiopquic"}
@@ -78,7 +88,41 @@ def build(name: str) -> Backend:
     """The backend of that name, those in memory included."""
     if name.startswith("memory"):
         return MemoryBackend(rechunk=4 if name == "memory in pieces" else None)
-    return named(name)
+    return PacketByPacket() if name == PACKET_BY_PACKET else named(name)
+
+
+class PacketByPacket:
+    """The aioquic backend without its bulk path."""
+
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        *,
+        alpn: list[str],
+        tls: ClientTls,
+        config: TransportConfig,
+        handler: HandlerFactory,
+    ) -> Connection:
+        config = replace(config, bulk=False)
+        return await named("aioquic").connect(
+            host, port, alpn=alpn, tls=tls, config=config, handler=handler
+        )
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        alpn: list[str],
+        tls: ServerTls,
+        config: TransportConfig,
+        handler: HandlerFactory,
+    ) -> Listener:
+        config = replace(config, bulk=False)
+        return await named("aioquic").listen(
+            host, port, alpn=alpn, tls=tls, config=config, handler=handler
+        )
 
 
 def excuse(name: str, test: str) -> str | None:

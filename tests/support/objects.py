@@ -48,11 +48,17 @@ def expectation(of: Descriptor, track: DataTrack = K0, first_block: int = 0) -> 
 
 
 def assemble(
-    of: Descriptor, sink: Sink, blocks: int, *, track: DataTrack = K0, segment_blocks: int = 0
+    of: Descriptor,
+    sink: Sink,
+    blocks: int,
+    *,
+    track: DataTrack = K0,
+    segment_blocks: int = 0,
+    listed_only: bool = False,
 ) -> tuple[Assembly, TrackAssembly, list[int]]:
     """An assembly of one track that is final, and the layers it reports."""
     layers: list[int] = []
-    assembly = Assembly(range(of.layers), sink, layers.append)
+    assembly = Assembly(range(of.layers), sink, layers.append, listed_only=listed_only)
     added = assembly.add(track, expectation(of, track), blocks, segment_blocks or blocks)
     assembly.finalise()
     return assembly, added, layers

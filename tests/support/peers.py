@@ -13,6 +13,7 @@ from kvcs.kvsp.identity import Identity
 from kvcs.payload import Component
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher
+from kvcs.signing import Signer
 from moqt import Backend, ClientTls, FullTrackName, ServerTls, TransportConfig
 from moqt import Publisher as Origin
 from moqt.errors import RequestErrorCode
@@ -115,12 +116,13 @@ async def serving(
     quic: Backend | None = None,
     until: int | None = None,
     components: str = "k+v",
+    signer: Signer | None = None,
 ) -> AsyncIterator[tuple[str, Publisher, Publication]]:
     """A publisher in this process: its URL, itself, and a publication with its layers put."""
     publisher = Publisher(backend=quic)
     if origin is not None:
         publisher.origin = origin
-    publication = publisher.publish(identity, components=components)
+    publication = publisher.publish(identity, components=components, signer=signer)
     put_all(publication, until=until)
     server = await publisher.listen("127.0.0.1", 0, tls=server_tls(certificates))
     try:

@@ -28,14 +28,16 @@ from moqt import (
 )
 from moqt.auth import AllowAll, Policy
 from moqt.connection import Driver
-from moqt.errors import StreamReset
+from moqt.errors import MoqtError, StreamReset
 from moqt.model import Location
 from moqt.protocol.requests import RequestState
 from moqt.quic.memory import MemoryBackend, Network
 from moqt.relay import Relay
+from moqt.subscriber import Fetch as Fetched
 from moqt.wire.data import SubgroupHeader
 from moqt.wire.messages import Fetch, Subscribe
 from tests.support.ends import ALL, NAME, NEXT, NO_FILES, until
+
 
 class Origin(Publisher):
     """A Publisher that counts what it is asked, and what it sends."""
@@ -206,3 +208,9 @@ async def join_noted(
     noted = Noted()
     subscription = await session.subscribe(*name, location=NEXT, fill=ALL, receiver=noted, **more)
     return noted, subscription
+
+
+async def ended(asked: Subscription | Fetched) -> MoqtError | None:
+    """How a subscription or fetch came to its end."""
+    async with asyncio.timeout(20):
+        return await asyncio.shield(asked.finished)

@@ -18,7 +18,7 @@ from tests.support.cli import Files, Out, program
 
 ROW = re.compile(r" +(\d+) +\d+\.\d\d s +\d+\.\d\d s +(?:earlier|\d+\.\d ms) +(\d+)  ")
 END = re.compile(
-    r"30 layers, 2949120 bytes, [0-9.]+ Mbit/s, first layer after [0-9]\.[0-9]{3} s, identical: yes"
+    r"30 layers, 2949120 bytes, [0-9.]+ Mbit/s, first layer [0-9]\.[0-9]{3} s, identical: yes"
 )
 
 
@@ -113,3 +113,14 @@ def test_a_difference_is_told(files: Files, tmp_path: Path) -> None:
     report = {"layers": 3, "bytes": 768, "seconds": 0.0, "first_layer_seconds": 0.1}
     assert not demo._verdict(stage, cast, report)
     assert out.getvalue().rstrip().endswith("identical: no")
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_rows_fit_the_terminal(width: int) -> None:
+    """The bar gives way; no row is broken in two."""
+    out = io.StringIO()
+    stage = Stage(Console(file=out, width=width), 30)
+    for layer in range(30):
+        stage.consumer_said(f"layer {layer:3} usable    0.08 s  {29 - layer} to come")
+    longest = max(len(line) for line in out.getvalue().splitlines())
+    assert longest == min(max(width - 1, 60), 84)

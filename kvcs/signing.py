@@ -1,0 +1,157 @@
+"""Signed manifests: COSE_Sign1 with a producer's key, made and checked (draft: Manifest Track; M8, M9).
+
+pycose builds what is signed and calls the algorithm. It is lax about much, so every rule about octets and headers is
+checked before (`kvcs.cose`); and its ES256 runs on python-ecdsa, whose signing leaks time, so ES256 is done by
+`cryptography` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+from pycose import algorithms, headers
+from pycose.exceptions import CoseException
+from pycose.keys.curves import P256, Ed25519
+from pycose.keys.ec2 import EC2Key
+from pycose.keys.okp import OKPKey
+from pycose.messages.sign1message import Sign1Message
+
+from kvcs.cose import SIGNATURE_SIZE, Sign1, algorithm_and_key_id, open_sign1
+from kvcs.errors import SignatureError, UsageError
+from kvcs.producer_keys import Algorithm, PrivateKey, PublicKey, shown_key_id
+
+_CoseKey: TypeAlias = EC2Key | OKPKey
+_HALF = SIGNATURE_SIZE // 2
+
+
+class _Es256(algorithms.Es256):
+    """ES256 with OpenSSL behind it."""
+
+    @classmethod
+    def sign(cls, key: EC2Key, data: bytes) -> bytes:
+        private = ec.derive_private_key(int.from_bytes(key.d, "big"), ec.SECP256R1())
+        try:
+            der = private.sign(data, ec.ECDSA(SHA256(), deterministic_signing=True))
+        except UnsupportedAlgorithm:  # OpenSSL before 3.2; any nonce makes a valid signature
+            der = private.sign(data, ec.ECDSA(SHA256()))
+        return b"".join(part.to_bytes(_HALF, "big") for part in decode_dss_signature(der))
+
+    @classmethod
+    def verify(cls, key: EC2Key, data: bytes, signature: bytes) -> bool:
+        x, y = (int.from_bytes(part, "big") for part in (key.x, key.y))
+        public = ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
+        r, s = (int.from_bytes(half, "big") for half in (signature[:_HALF], signature[_HALF:]))
+        try:
+            public.verify(encode_dss_signature(r, s), data, ec.ECDSA(SHA256()))
+        except InvalidSignature:
+            return False
+        return True
+
+
+_ALGORITHMS = {Algorithm.ES256: _Es256, Algorithm.EDDSA: algorithms.EdDSA}
+
+
+class Signer:
+    """Signs the versions of a manifest with one key."""
+
+    def __init__(self, key: PrivateKey) -> None:
+        self.key_id = key.key_id
+        self.algorithm = key.algorithm
+        self._key = _private(key)
+
+    def sign(self, payload: bytes) -> bytes:
+        """The COSE_Sign1 with `payload`: what goes on the track manifest.cose."""
+        return self.enclose(payload, self.signature(payload))
+
+    def signature(self, payload: bytes) -> bytes:
+        """The 64 octets over `payload` and the headers."""
+        signature: bytes = self._message(payload).compute_signature()
+        return signature
+
+    def enclose(self, payload: bytes, signature: bytes) -> bytes:
+        """The COSE_Sign1 with a signature made before: the same octets as then."""
+        message = self._message(payload)
+        message.signature = signature
+        octets: bytes = message.encode(sign=False)
+        return octets
+
+    def _message(self, payload: bytes) -> Sign1Message:
+        protected = {headers.Algorithm: int(self.algorithm), headers.KID: self.key_id}
+        message = Sign1Message(phdr=protected, payload=payload, key=self._key)
+        _use_own_algorithm(message, self.algorithm)
+        return message
+
+
+class TrustedKeys:
+    """The producers that are trusted, by key identifier. Several at a time, so that keys can be rotated."""
+
+    def __init__(self, keys: Iterable[PublicKey]) -> None:
+        """Raises UsageError for two keys with one identifier, and for none at all."""
+        self._keys: dict[bytes, PublicKey] = {}
+        for key in keys:
+            if self._keys.setdefault(key.key_id, key) != key:
+                raise UsageError(f"two keys have the identifier (kid) {shown_key_id(key.key_id)}")
+        if not self._keys:
+            raise UsageError("there is no producer's key to check signatures with")
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def open(self, data: bytes) -> bytes:
+        """The payload of a COSE_Sign1 that one of the keys has signed.
+
+        Raises SignatureError where none has, ManifestError for what is no COSE_Sign1 by the rules.
+        """
+        message = open_sign1(data)
+        algorithm, key_id = algorithm_and_key_id(message)
+        shown = shown_key_id(key_id)
+        key = self._keys.get(key_id)
+        if key is None:
+            raise _untrusted(f"it names key {shown} as its producer's, which is not trusted here")
+        if key.algorithm != algorithm:
+            label = Algorithm(algorithm).label
+            raise _untrusted(f"key {shown} is for {key.algorithm.label}, not for {label}")
+        if not _verifies(key, message):
+            raise _untrusted(f"the signature is not one of key {shown} over what was received")
+        return message.payload
+
+
+def _use_own_algorithm(message: Sign1Message, algorithm: Algorithm) -> None:
+    """In place: pycose turns what it is given into its own classes, and sets the encoded header anew."""
+    message.phdr[headers.Algorithm] = _ALGORITHMS[algorithm]
+
+
+def _verifies(key: PublicKey, message: Sign1) -> bool:
+    parts = [message.protected, {}, message.payload, message.signature]
+    try:
+        signed = Sign1Message.from_cose_obj(parts, True)
+        _use_own_algorithm(signed, key.algorithm)
+        signed.key = _public(key)
+        return signed.verify_signature() is True
+    except (CoseException, ValueError, TypeError, AttributeError, AssertionError, LookupError):
+        return False
+
+
+def _public(key: PublicKey) -> _CoseKey:
+    if isinstance(key.key, ec.EllipticCurvePublicKey):
+        numbers = key.key.public_numbers()
+        return EC2Key(P256, numbers.x.to_bytes(_HALF, "big"), numbers.y.to_bytes(_HALF, "big"))
+    return OKPKey(Ed25519, key.key.public_bytes_raw())
+
+
+def _private(key: PrivateKey) -> _CoseKey:
+    if isinstance(key.key, ec.EllipticCurvePrivateKey):
+        return EC2Key(P256, d=key.key.private_numbers().private_value.to_bytes(_HALF, "big"))
+    return OKPKey(Ed25519, d=key.key.private_bytes_raw())
+
+
+def _untrusted(text: str) -> SignatureError:
+    return SignatureError(f"manifest.cose: {text}; the publication is discarded")
