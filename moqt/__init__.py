@@ -8,8 +8,9 @@
 Everything an application needs is here and in `moqt.errors` and `moqt.config`.
 """
 
+from moqt.auth import Action, AllowAll, Policy, Query, Refusal, Token
 from moqt.client import connect
-from moqt.config import Config, SessionConfig, TransportConfig
+from moqt.config import Config, RelayConfig, SessionConfig, TransportConfig
 from moqt.model import (
     EndOfRange,
     FullTrackName,
@@ -28,6 +29,7 @@ from moqt.protocol.streams import IncomingStream, Receiver, StreamSink
 from moqt.publisher import Publisher
 from moqt.quic import backend as quic_backend
 from moqt.quic.base import Backend, ClientTls, ServerTls
+from moqt.relay import Relay
 from moqt.roles import Responder
 from moqt.server import Server, serve
 from moqt.session import Session
@@ -38,6 +40,8 @@ from moqt.wire.filters import LocationFilter, RangeFilter
 from moqt.wire.parameters import AuthorizationToken, Parameters
 
 __all__ = [
+    "Action",
+    "AllowAll",
     "AuthorizationToken",
     "Backend",
     "ClientTls",
@@ -58,10 +62,15 @@ __all__ = [
     "ObjectStatus",
     "Parameters",
     "Payload",
+    "Policy",
     "Publisher",
+    "Query",
     "RangeFilter",
     "RangeKind",
     "Receiver",
+    "Refusal",
+    "Relay",
+    "RelayConfig",
     "Responder",
     "Server",
     "ServerTls",
@@ -69,6 +78,7 @@ __all__ = [
     "SessionConfig",
     "StreamSink",
     "Subscription",
+    "Token",
     "Track",
     "TrackNamespace",
     "TransportConfig",

@@ -79,9 +79,9 @@ class SessionConfig:
     max_backlog: int = 16 * MIB
     """Octets the transport may hold unsent. Data stays below the watermark; the rest are answers to a
     peer that asks and does not read."""
-    watermark: int = 256 * KIB
+    watermark: int | None = None
     """Octets the transport holds unsent before the scheduler waits. Less keeps priorities sharper,
-    more keeps a fast path busy."""
+    more keeps a fast path busy. None: what the path holds, bandwidth × round trip, within bounds."""
     quantum: int = 64 * KIB
     """Octets one of several equal requests sends before the next has its turn."""
 
@@ -95,9 +95,12 @@ class RelayConfig:
     cache_slack: int = 32 * MIB
     """How far what is being received and sent may exceed that. Beyond it the subscriber that is furthest
     behind is given up, and after it what has no end yet is not taken any more."""
-    max_pending: int = 32 * MIB
-    """Whole Objects that wait for one session to take them. A subscriber that is further behind is cut off with
-    TOO_FAR_BEHIND: it can fetch the rest."""
+    max_pending: int | None = None
+    """Whole Objects that wait for one session to take them; None: a quarter of the cache, at least 32 MiB. A
+    subscriber that is further behind is cut off with TOO_FAR_BEHIND: it can fetch the rest."""
+    hold_time: float = 1.0
+    """How long a source gets no credit for an Object that no subscriber has taken. Subscribers that take a window
+    in this time slow their source down; for slower ones it goes on, and they are cut off at `max_pending`."""
     max_subscriptions: int = 1024
     """Subscriptions of one session: two tracks of 80 layers are two, a manifest one more."""
     max_namespaces: int = 4096
@@ -111,8 +114,9 @@ class RelayConfig:
     asked for again when they have come that far: what nobody reads soon would push out what somebody does."""
     stall_timeout: float = 10.0
     """Silence after which an upstream fetch is given up."""
-    live_grace: float = 0.5
-    """How long a hole near the live edge is left to the subscription it should come by before it is fetched."""
+    live_grace: float = 0.1
+    """How long a hole beyond where the subscription began is left to it before it is fetched: what is under way
+    would cross twice. Five times as long while a stream of that Group is open."""
     retry_first: float = 0.25
     """Before an upstream relay that was lost is dialled again; doubled each time."""
     retry_most: float = 10.0
@@ -121,6 +125,13 @@ class RelayConfig:
     """How long subscribers may finish after GOAWAY."""
     sweep: float = 5.0
     """How often what is older than MAX_CACHE_DURATION is looked for; it is never sent meanwhile."""
+
+    @property
+    def pending_limit(self) -> int:
+        """`max_pending`, or what it is by default."""
+        return (
+            max(32 * MIB, self.cache_bytes // 4) if self.max_pending is None else self.max_pending
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

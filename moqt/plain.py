@@ -91,6 +91,7 @@ class _Sender(_Handler):
 
     def writable(self) -> None:
         if not self._scheduler.idle:
+            self._scheduler.adapt(self._connection.bandwidth_delay())
             self._scheduler.pump(self._connection)
             self._connection.flush()
 

@@ -170,7 +170,7 @@ class Publisher:
                 track = self.tracks.get(asked.track)
                 if track is None or track.failed is not None:
                     refuse(driver, request, RequestErrorCode.DOES_NOT_EXIST, "no such track")
-                elif _too_many_ranges(driver, asked.parameters):
+                elif too_many_ranges(driver, asked.parameters):
                     refuse(driver, request, RequestErrorCode.INVALID_FILTER, "too many ranges")
                 elif isinstance(asked, Subscribe):
                     self._subscribe(driver, peer, request, track)
@@ -299,7 +299,7 @@ class Publisher:
         if served.failing:
             return RequestErrorCode.INTERNAL_ERROR, "an earlier update was refused"
         limit = driver.config.max_filter_ranges
-        if served.ranges_after(asked) > limit or _too_many_ranges(driver, asked):
+        if served.ranges_after(asked) > limit or too_many_ranges(driver, asked):
             return RequestErrorCode.INVALID_FILTER, "too many ranges"
         if asked.fill is not None and not self._may_fetch(driver, peer):
             return RequestErrorCode.EXCESSIVE_LOAD, "too many fetches"
@@ -329,7 +329,8 @@ def _end_location(track: Track, span: LocationRange) -> Location:
     return span.end
 
 
-def _too_many_ranges(driver: Driver, asked: Parameters) -> bool:
+def too_many_ranges(driver: Driver, asked: Parameters) -> bool:
+    """Whether a request has more filter ranges than were offered."""
     limit = driver.config.max_filter_ranges
     nested = asked.fill is not None and count_ranges(range_filters(asked.fill)) > limit
     return nested or count_ranges(range_filters(asked)) > limit

@@ -56,6 +56,7 @@ class Session:
         location: LocationFilter | None = None,
         fill: LocationFilter | None = None,
         fill_timeout: int | None = None,
+        rendezvous_timeout: int | None = None,
         priority: int | None = None,
         group_order: GroupOrder = GroupOrder.ASCENDING,
         forward: bool = True,
@@ -64,7 +65,8 @@ class Session:
         receiver: Receiver | None = None,
         timeout: float | None = None,
     ) -> Subscription:
-        """SUBSCRIBE to a track. `fill` asks for what was published before as well.
+        """SUBSCRIBE to a track. `fill` asks for what was published before as well; a relay waits for a publisher
+        for `rendezvous_timeout` milliseconds.
 
         With `location` Next Object and `fill` Absolute Start {0,0} every Object comes exactly once when the
         publisher is asked directly. Objects go to `receiver`, or are had by iterating over the result.
@@ -77,6 +79,7 @@ class Session:
             )
         parameters = Parameters(
             authorization_tokens=tokens,
+            rendezvous_timeout=rendezvous_timeout,
             forward=None if forward else False,
             subscriber_priority=priority,
             location_filter=location,

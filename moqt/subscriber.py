@@ -35,6 +35,7 @@ from moqt.wire.messages import (
     UNKNOWN_STREAM_COUNT,
     FetchOk,
     Message,
+    Publish,
     PublishDone,
     PublishStateNotify,
     Request,
@@ -97,6 +98,11 @@ class _DataRequest(ABC):
                 f"the track needs property 0x{unknown:x}, which this version does not know",
             )
         self.properties = properties
+
+    @property
+    def answer(self) -> Message | None:
+        """The OK, from the moment it came."""
+        return None if self._request is None else self._request.answer
 
     # Called by the session
 
@@ -226,6 +232,19 @@ class Subscription(_DataRequest):
             _set(self.filled, None)
         elif not self._fill_seen and not self.finished.done():
             self._later(self._driver.config.fill_timeout, self._fill_missing)
+
+    def adopt(self, request: RequestState) -> None:
+        """Takes what a PUBLISH of the peer brings; to be called before its RequestOk is sent.
+
+        Whoever answers the peer passes on what follows on the request, with `message_received` and
+        `request_ended`. Raises RequestRejected for a track that cannot be used.
+        """
+        assert isinstance(request.message, Publish)
+        self._check_properties(request.message.properties)
+        self.largest = request.message.parameters.largest_object
+        self._request = request
+        _set(self.filled, None)
+        self._driver.core.requests.accept_publish(request, self)
 
     @property
     def default_priority(self) -> int:

@@ -50,6 +50,8 @@ def parse_url(url: str) -> MoqtUrl:
         raise LocalError(f"a MOQT URL has no user; {expected}")
     if not _HOST.fullmatch(parts.hostname):
         raise LocalError(f"{parts.hostname!r} is no host name; {expected}")
+    if port == 0:
+        raise LocalError(f"0 is no port to connect to; {expected}")
     path = quote(parts.path, safe=_PATH) + (
         f"?{quote(parts.query, safe=_PATH + '?')}" if parts.query else ""
     )

@@ -8,6 +8,7 @@ belongs to it; anything else is a defect and shows its traceback.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from importlib.util import find_spec
 import click
 
 from kvcs import __version__
-from kvcs.cli.config import default_map, find_config, flag_of
+from kvcs.cli.config import Settings, default_map, find_config, flag_of
 from kvcs.cli.text import one_line
 from kvcs.errors import KvcsError, UsageError
 from moqt.errors import DeadlineExceeded, MoqtError, RequestErrorCode, RequestRejected
@@ -84,27 +85,42 @@ def cli(ctx: click.Context, config: str | None) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
     else:
-        ctx.default_map = default_map(find_config(config), COMMANDS, load)
+        ctx.default_map = _settings(config, as_json=bool(ctx.obj))
 
 
-def run(program: Callable[[], object]) -> int:
-    """Runs a command and returns the exit status; errors of ours become one line on stderr."""
+def _settings(config: str | None, *, as_json: bool) -> Settings:
+    try:
+        return default_map(find_config(config), COMMANDS, load)
+    except UsageError as fault:
+        _report(str(fault), as_json=as_json)
+        raise
+
+
+def run(program: Callable[[], object], *, as_json: bool = False) -> int:
+    """Runs a command and returns the exit status; errors of ours become one line on stderr.
+
+    With `as_json` what keeps the command from starting is an object on stdout too.
+    """
     try:
         status = program()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         return _complain("interrupted", _INTERRUPTED)
     except click.UsageError as fault:
         path = fault.ctx.command_path if fault.ctx else "kvcs"
-        return _complain(f"{fault.format_message()} See {path} --help.", _USAGE)
+        text = f"{fault.format_message()} See {path} --help."
+        _report(text, as_json=as_json)
+        return _complain(text, _USAGE)
     except click.ClickException as fault:
         return _complain(fault.format_message(), _USAGE)
     except (KvcsError, MoqtError) as fault:
         return _complain(str(fault), status_of(fault))
     except BrokenPipeError:
-        # Whoever read the output has gone; Python would complain again at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
     except OSError as fault:
+        _drop_output()
         where = f"{fault.filename}: " if fault.filename is not None else ""
         return _complain(f"{where}{fault.strerror or fault}", _USAGE if where else 1)
     return status if isinstance(status, int) else 0
@@ -119,6 +135,25 @@ def status_of(fault: KvcsError | MoqtError) -> int:
     return _INCOMPLETE if isinstance(fault, DeadlineExceeded) else 1
 
 
+def _drop_output() -> None:
+    """Forgets what stdout did not take: Python would try, and complain, again at its exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report(text: str, *, as_json: bool) -> None:
+    if as_json:
+        report = importlib.import_module("kvcs.report").Report(status="error", error=one_line(text))
+        click.echo(json.dumps(report.to_json()))
+
+
+def _wants_report(words: Sequence[str]) -> bool:
+    """Whether words, some of which may be wrong, ask for the object of publish or subscribe."""
+    return "--json" in words and not {"publish", "subscribe"}.isdisjoint(words)
+
+
 def _complain(text: str, status: int) -> int:
     click.echo(f"kvcs: {one_line(text)}", err=True)
     return status
@@ -126,26 +161,32 @@ def _complain(text: str, status: int) -> int:
 
 def main(args: Sequence[str] | None = None) -> int:
     """The program `kvcs`; `args` without the program's name."""
-    given = None if args is None else list(args)
-    return run(lambda: cli.main(given, "kvcs", standalone_mode=False))
+    given = sys.argv[1:] if args is None else list(args)
+    as_json = _wants_report(given)
+    return run(lambda: cli.main(given, "kvcs", standalone_mode=False, obj=as_json), as_json=as_json)
 
 
 def publish_main() -> int:
     """The program `kvcs-publish`."""
-    return run(lambda: _alone("publish"))
+    return _alone("publish")
 
 
 def subscribe_main() -> int:
     """The program `kvcs-subscribe`."""
-    return run(lambda: _alone("subscribe"))
+    return _alone("subscribe")
 
 
-def _alone(name: str) -> object:
-    if find_spec(f"kvcs.cli.{name}") is None:
-        raise UsageError(f"{name} is not part of this installation")
-    config = find_config(os.environ.get(f"{ENVIRONMENT}_CONFIG"))
-    settings = default_map(config, COMMANDS, load).get(name)
-    return load(name).main(None, f"kvcs-{name}", standalone_mode=False, default_map=settings)
+def _alone(name: str) -> int:
+    as_json = "--json" in sys.argv[1:]
+
+    def program() -> object:
+        if find_spec(f"kvcs.cli.{name}") is None:
+            raise UsageError(f"{name} is not part of this installation")
+        config = os.environ.get(f"{ENVIRONMENT}_CONFIG")
+        settings = _settings(config, as_json=as_json).get(name)
+        return load(name).main(None, f"kvcs-{name}", standalone_mode=False, default_map=settings)
+
+    return run(program, as_json=as_json)
 
 
 if __name__ == "__main__":

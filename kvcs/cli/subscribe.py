@@ -75,6 +75,8 @@ class Fetching:
                     await self._retrieve(url, sink)
                     sink.finish(self.report.blocks)
                 return
+            except OSError as fault:  # of the file: those of the network are MoqtErrors
+                raise _cannot_write(self._job.output, fault) from None
             except UsageError:
                 raise
             except KvcsError as fault:
@@ -138,17 +140,28 @@ def _sink(job: Job) -> KvFileSink:
     identity, options = job.prompt.identity, job.options
     whole = len(identity.block_keys)
     blocks = min(options.blocks or whole, whole)
+    return KvFileSink(
+        job.output,
+        identity.descriptor,
+        blocks,
+        layers=options.layers,
+        token_ids=job.prompt.tokens[: blocks * identity.descriptor.block_tokens],
+        whole_blocks=whole,
+    )
+
+
+def _cannot_write(output: Path, fault: OSError) -> UsageError:
+    return UsageError(f"output: cannot write {output}: {fault.strerror}")
+
+
+def check_output(output: Path, *needed: Path | None) -> None:
+    """Raises UsageError where the output would take the place of a file that is needed, such as the key."""
     try:
-        return KvFileSink(
-            job.output,
-            identity.descriptor,
-            blocks,
-            layers=options.layers,
-            token_ids=job.prompt.tokens[: blocks * identity.descriptor.block_tokens],
-            whole_blocks=whole,
-        )
+        taken = output.exists() and any(path and output.samefile(path) for path in needed)
     except OSError as fault:
-        raise UsageError(f"output: cannot write {job.output}: {fault.strerror}") from None
+        raise _cannot_write(output, fault) from None
+    if taken:
+        raise UsageError(f"output: {output} is read as well; name another")
 
 
 def parse_layers(text: str) -> range:
@@ -277,6 +290,7 @@ def command(
             ),
             tls=endpoints.client_tls(checked, ca, insecure),
         )
+        check_output(output, scope_key, descriptor, tokens, ca)
     if dry_run:
         _show_plan(job, as_json=as_json)
         return 0

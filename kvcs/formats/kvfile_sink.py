@@ -79,7 +79,7 @@ class KvFileSink:
         """Room for `blocks` blocks of `layers` (all, unless given).
 
         `token_ids` are those of the blocks or more. `whole_blocks` is what the prefix has in all: with
-        fewer in the file its metadata say that it holds a part. Raises `UsageError` or `OSError`.
+        fewer in the file its metadata say that it holds a part. Raises `UsageError`.
         """
         _check_layout(descriptor)
         self.layers = range(descriptor.layers) if layers is None else layers

@@ -204,7 +204,9 @@ class Scheduler:
             for stream in parked:
                 stream.parked = False
                 self.wake(stream)
-        while self._active and (room := min(self.watermark - port.unsent(), port.data_credit())) > 0:
+        while (
+            self._active and (room := min(self.watermark - port.unsent(), port.data_credit())) > 0
+        ):
             flow = min(self._active, key=_urgency)
             queued, _, stream = heapq.heappop(flow.heap)
             stream.queued = False

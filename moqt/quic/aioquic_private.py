@@ -71,6 +71,8 @@ LIBRARY_FAULTS = (
 
 ATTRIBUTES = (
     "_close_event",
+    "_get_or_create_stream_for_send",
+    "_is_client",
     "_local_max_data",
     "_local_max_streams_bidi",
     "_local_max_streams_uni",
@@ -224,6 +226,16 @@ class CreditConnection(QuicConnection):
             super()._write_stream_limits(builder=builder, space=space, stream=stream)
         finally:
             receiver.highest_offset = highest
+
+    def send_stream_data(self, stream_id: int, data: bytes, end_stream: bool = False) -> None:
+        """The library's, without what it looks up for a stream that is open and ours to send on."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and (not stream_id & 2 or stream_id & 1 != self._is_client):
+            if not stream.sender._buffer_stop:
+                stream = self._get_or_create_stream_for_send(stream_id)
+            stream.sender.write(data, end_stream)
+        else:
+            super().send_stream_data(stream_id, data, end_stream)
 
     @property
     def _quarter_window(self) -> int:

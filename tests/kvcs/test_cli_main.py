@@ -236,3 +236,22 @@ def test_a_reader_that_leaves(files: Path) -> None:
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_output_that_is_not_taken(files: Path) -> None:
+    """One line, not what Python says of it at its exit; none where there is no stdout at all."""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    program = "import sys; from kvcs.cli.main import main; sys.exit(main(['inspect', 'cache']))"
+    for closed, expected in (
+        ("", (1, b"kvcs: No space left on device\n")),
+        ("sys.stdout = None; ", (0, b"")),
+    ):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(  # noqa: S603 - our own interpreter and program
+                [sys.executable, "-c", program.replace("sys.exit", f"{closed}sys.exit")],
+                env=env,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+        assert (done.returncode, done.stderr) == expected

@@ -49,6 +49,7 @@ def test_urls(text: str, url: MoqtUrl, authority: str, shown: str) -> None:
         "moqt://:4443/",
         "moqt://host:port/",
         "moqt://host:65536/",
+        "moqt://host:0/",
         "moqt://user@host/",
         "moqt://user:word@host/",
         "moqt://@host/",

@@ -8,6 +8,7 @@ import pytest
 
 from kvcs import certs
 from kvcs.cli.endpoints import (
+    MAX_PEM,
     check_listen_tls,
     checked_urls,
     client_tls,
@@ -65,6 +66,16 @@ def test_client(certificates: Path) -> None:
     assert tls.ca_file == certificates / "ca.pem"
     assert tls.verify
     assert not client_tls(["moqt://localhost:1"], None, True).verify
+
+
+def test_no_file_is_read_without_end(tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(MAX_PEM + 1)
+    with pytest.raises(UsageError, match=r"ca: .* has more than"):
+        client_tls(["moqt://a"], large, False)
+    with pytest.raises(UsageError, match=r"cert: .* has more than"):
+        check_listen_tls("a", large, large)
 
 
 def test_throw_away_keys_do_not_stay(tmp_path: Path) -> None:

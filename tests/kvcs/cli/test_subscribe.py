@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import signal
 import socket
@@ -233,13 +234,50 @@ def test_bad_flags_and_files(files: Files, capsys: Out, args: list[str]) -> None
     assert told.err.count("\n") == 1
     assert told.err.startswith("kvcs: ")
     assert files.nothing_written()
-    if told.out:
-        report = json.loads(told.out)
-        assert list(report) == REPORT
-        assert report["status"] == "error"
-        assert told.err == f"kvcs: {report['error']}\n"
-    else:  # click did not get as far as --json
-        assert told.err.endswith("See kvcs subscribe --help.\n")
+    report = json.loads(told.out)
+    assert list(report) == REPORT
+    assert report["status"] == "error"
+    assert told.err == f"kvcs: {report['error']}\n"
+
+
+@pytest.mark.parametrize("words", [["--config", "none", "subscribe"], ["subscribe", "--frob"]])
+def test_what_keeps_it_from_starting(capsys: Out, words: list[str]) -> None:
+    """With --json it is an object on stdout too."""
+    assert main([*words, "--json"]) == 2
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    assert list(report) == REPORT
+    assert told.err == f"kvcs: {report['error']}\n"
+
+
+@pytest.mark.parametrize("name", ["scope.key", "cache", "link"])
+def test_nothing_that_is_read_is_replaced(files: Files, capsys: Out, name: str) -> None:
+    """A key would be gone: it need not be anywhere else."""
+    (files.directory / "link").symlink_to("scope.key")
+    before = (files.directory / name).read_bytes()
+    output = str(files.directory / name)
+    assert main(files.subscribe("moqt://127.0.0.1", "--insecure", "--output", output)) == 2
+    told = capsys.readouterr()
+    assert "is read as well" in json.loads(told.out)["error"]
+    assert (files.directory / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("function", ["pwrite", "fsync"])
+async def test_a_disk_that_fails(
+    files: Files, certificates: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    """While it writes or at the end: the report does not say complete, and nothing is left."""
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(f"kvcs.formats.aside.os.{function}", fail)
+    async with serving(certificates, files.identity) as (url, _, _):
+        ended = await kvcs(capsys, *files.subscribe(url, *ca(certificates)))
+    assert "output: cannot write" in ended.complaint(2)
+    assert "the disk fails" in ended.json["error"]
+    assert ended.json["status"] == "error"
+    assert files.nothing_written()
 
 
 def test_dry_run(files: Files, capsys: Out) -> None:

@@ -1,0 +1,112 @@
+"""`kvcs relay`: a caching relay between publishers and consumers, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from kvcs.cli import endpoints, inputs, signals
+from kvcs.cli.logs import verbose_option
+from kvcs.cli.publish import check_ready_file, write_ready_file
+from kvcs.errors import UsageError
+from moqt import ClientTls, Relay, RelayConfig, ServerTls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to relay, and where."""
+
+    listen: tuple[str, int]
+    upstreams: list[str]
+    server_tls: ServerTls | None
+    client_tls: ClientTls
+    limits: RelayConfig
+    ready_file: Path | None
+
+
+async def run(job: Job) -> None:
+    """Relays until a signal comes, then lets subscribers finish. Raises MoqtError where it cannot listen."""
+    stop = asyncio.Event()
+    with ExitStack() as stack, signals.caught(stop.set):
+        async with Relay(limits=job.limits) as relay:
+            ready = await _listen(relay, job, stack)
+            for url in job.upstreams:
+                relay.add_upstream(url, tls=job.client_tls)
+            if job.ready_file is not None:
+                write_ready_file(job.ready_file, ready)
+            click.echo(f"kvcs: relaying at {ready['url']}", err=True)
+            await stop.wait()
+            click.echo("kvcs: leaving; subscribers have 5 s to finish", err=True)
+            await relay.drain()
+
+
+async def _listen(relay: Relay, job: Job, stack: ExitStack) -> dict[str, object]:
+    if job.server_tls is not None:
+        server = await relay.listen(*job.listen, tls=job.server_tls)
+        return {"url": server.url}
+    if job.ready_file is not None:
+        ca = endpoints.place_of_ca(job.ready_file.absolute())
+    else:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvcs-ca-"))
+        ca = Path(directory) / endpoints.CA_NAME
+    with endpoints.throw_away(job.listen[0], ca) as tls:
+        server = await relay.listen(*job.listen, tls=tls)
+    click.echo(f"kvcs: throw-away CA for its peers (--ca): {ca}", err=True)
+    return {"url": server.url, "ca": str(ca)}
+
+
+@click.command("relay")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Where; without a port 4443.")
+@click.option("--cert", type=inputs.PATH, metavar="FILE", help="Certificate chain to show.")
+@click.option("--key", type=inputs.PATH, metavar="FILE", help="Its private key.")
+@click.option(
+    "--upstream", "upstreams", multiple=True, metavar="URL", help="A relay to ask in turn."
+)
+@click.option(
+    "--cache-bytes",
+    type=click.IntRange(min=0),
+    default=RelayConfig().cache_bytes,
+    show_default=True,
+    metavar="N",
+    help="What Objects may take in memory.",
+)
+@click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as upstream.")
+@click.option("--insecure", is_flag=True, help="Trust any upstream; on loopback only.")
+@click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it listens.")
+@verbose_option
+def command(
+    *,
+    listen: str,
+    cert: Path | None,
+    key: Path | None,
+    upstreams: tuple[str, ...],
+    cache_bytes: int,
+    ca: Path | None,
+    insecure: bool,
+    ready_file: Path | None,
+) -> int:
+    """Relay between publishers and consumers, with a cache, until SIGINT or SIGTERM."""
+    where = endpoints.parse_listen(listen)
+    endpoints.check_listen_tls(where[0], cert, key)
+    if not endpoints.is_loopback(where[0]):
+        raise UsageError(
+            f"--listen {where[0] or 'on all addresses'}: nothing says who may use this relay; "
+            "without that it serves loopback only"
+        )
+    check_ready_file(ready_file)
+    urls = endpoints.checked_urls(upstreams)
+    job = Job(
+        listen=where,
+        upstreams=urls,
+        server_tls=ServerTls(certificate=cert, private_key=key) if cert and key else None,
+        client_tls=endpoints.client_tls(urls, ca, insecure),
+        limits=RelayConfig(cache_bytes=cache_bytes),
+        ready_file=ready_file,
+    )
+    asyncio.run(run(job))
+    return 0

@@ -1,0 +1,48 @@
+"""Who may do what through a relay: a table of scopes per token (R2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from kvcs.naming import PROTOCOL, SCOPE_ID_SIZE
+from moqt import Query, Refusal, TrackNamespace
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a token allows within one scope."""
+
+    scope_id: bytes
+    publish: bool = False
+    subscribe: bool = True
+
+
+class ScopePolicy:
+    """Requests are allowed within (`kvcs-1`, Scope ID) of a scope that one of their tokens grants.
+
+    That goes for what lies in a relay's cache as well, and for prefixes: one with fewer than two fields would
+    list other scopes.
+    """
+
+    def __init__(self, grants: Mapping[bytes, Iterable[Grant]]) -> None:
+        self._grants = {sha256(token).digest(): tuple(given) for token, given in grants.items()}
+
+    def decide(self, query: Query) -> Refusal | None:
+        """None where a token grants it; never says which scopes there are."""
+        scope_id = _scope_of(query.namespace)
+        if scope_id is None:
+            return Refusal("a request names the scope it is about: (kvcs-1, Scope ID, ...)")
+        for token in query.tokens:
+            for grant in self._grants.get(sha256(token.value).digest(), ()):
+                allowed = grant.publish if query.action.publishes else grant.subscribe
+                if allowed and grant.scope_id == scope_id:
+                    return None
+        return Refusal("no token grants this")
+
+
+def _scope_of(namespace: TrackNamespace) -> bytes | None:
+    if len(namespace) < 2 or namespace[0] != PROTOCOL:
+        return None
+    return namespace[1] if len(namespace[1]) == SCOPE_ID_SIZE else None

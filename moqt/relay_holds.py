@@ -1,0 +1,69 @@
+"""Back-pressure through a relay: a source gets no credit for Objects that not even the fastest subscriber has taken.
+
+Who is slower than the fastest is left behind and cut off in the end; who is the fastest slows the source down. Both
+hold for a limited time only, so that a subscriber that stands still holds nobody up for long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+from moqt.cached import CachedObject
+from moqt.connection import Driver
+
+
+class _Held(NamedTuple):
+    cached: CachedObject
+    octets: int
+    until: float
+
+
+class Holds:
+    """What is held of one source's window."""
+
+    def __init__(self, driver: Driver, patience: float) -> None:
+        self.octets = 0
+        self._driver = driver
+        self._patience = patience
+        self._held: deque[_Held] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hold(self, cached: CachedObject) -> None:
+        """Gives no credit for an Object until one stream has sent it."""
+        loop = asyncio.get_running_loop()
+        octets = cached.received
+        self.octets += octets
+        self._driver.hold(octets)
+        self._held.append(_Held(cached, octets, loop.time() + self._patience))
+        cached.on_taken = lambda: self._release(octets)
+        if self._timer is None:
+            self._timer = loop.call_later(self._patience, self._expire)
+
+    def _release(self, octets: int) -> None:
+        self.octets -= octets
+        self._driver.release(octets)
+        while self._held and self._held[0].cached.on_taken is None:
+            self._held.popleft()
+
+    def _expire(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        while self._held and (
+            self._held[0].cached.on_taken is None or self._held[0].until <= loop.time()
+        ):
+            self._held[0].cached.taken()
+            if self._held and self._held[0].cached.on_taken is None:
+                self._held.popleft()
+        if self._held:
+            self._timer = loop.call_at(self._held[0].until, self._expire)
+
+    def close(self) -> None:
+        """The source is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        held, self._held = self._held, deque()
+        for one in held:
+            one.cached.taken()

@@ -1,0 +1,124 @@
+"""What a relay keeps of each of its sessions: what was asked on it, what it offers, and what waits to be sent."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import count
+
+from moqt.config import RelayConfig
+from moqt.connection import Driver
+from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
+from moqt.model import TrackNamespace, namespace_matches
+from moqt.protocol.requests import Phase, RequestState
+from moqt.relay_serving import ServedFetch, ServedSubscription
+from moqt.relay_sources import Source
+from moqt.relay_track import RelayTrack
+from moqt.relay_upstream import Upstream
+from moqt.wire.messages import (
+    Fetch,
+    Publish,
+    PublishNamespace,
+    Request,
+    Subscribe,
+    SubscribeNamespace,
+    SubscribeTracks,
+)
+
+
+@dataclass(eq=False, slots=True)
+class Peer:
+    """One session, with a relay on the other side or an end."""
+
+    driver: Driver
+    source: Source
+    aliases: count[int] = field(default_factory=count)
+    tasks: dict[RequestState, asyncio.Task[None]] = field(default_factory=dict)
+    """Requests that are not answered yet."""
+    subscriptions: dict[RequestState, ServedSubscription] = field(default_factory=dict)
+    fetches: dict[RequestState, ServedFetch] = field(default_factory=dict)
+    watched: dict[RequestState, TrackNamespace] = field(default_factory=dict)
+    """Prefixes of SUBSCRIBE_NAMESPACE."""
+    tracks: dict[RequestState, TrackNamespace] = field(default_factory=dict)
+    """Prefixes of SUBSCRIBE_TRACKS."""
+    offers: dict[RequestState, TrackNamespace] = field(default_factory=dict)
+    """Namespaces of PUBLISH_NAMESPACE."""
+    published: dict[RequestState, tuple[RelayTrack, Upstream]] = field(default_factory=dict)
+    """Tracks of PUBLISH."""
+    trailing: set[RequestState] = field(default_factory=set)
+    """Requests that were served to their end, which the peer has not confirmed."""
+    pending: int = 0
+    """Octets of whole Objects that wait for it."""
+
+    @property
+    def fetching(self) -> int:
+        """Fetch and fill streams that are being sent."""
+        filling = sum(served.fetches for served in self.subscriptions.values())
+        return len(self.fetches) + filling
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it waits for nothing."""
+        return not (self.tasks or self.subscriptions or self.fetches or self.trailing)
+
+    def check_room(self, request: RequestState, config: RelayConfig) -> None:
+        """Raises RequestRejected where a request is one too many of its kind."""
+        counts: dict[type[Request], tuple[int, int]] = {
+            Subscribe: (len(self.subscriptions), config.max_subscriptions),
+            Publish: (len(self.published), config.max_subscriptions),
+            PublishNamespace: (len(self.offers), config.max_namespaces),
+            SubscribeNamespace: (len(self.watched), config.max_watched),
+            SubscribeTracks: (len(self.tracks), config.max_watched),
+        }
+        waiting = sum(asked.kind is request.kind for asked in self.tasks)
+        if request.kind in counts:
+            taken, limit = counts[request.kind]
+            if taken + waiting >= limit:
+                raise too_many(f"at most {limit} requests of this kind")
+        asks_fetch = request.kind is Fetch or request.message.parameters.fill is not None
+        if asks_fetch and self.fetching + waiting >= self.driver.config.max_fetches:
+            raise too_many("too many fetches")
+
+    def check_overlap(
+        self, prefix: TrackNamespace, others: dict[RequestState, TrackNamespace]
+    ) -> None:
+        """Raises RequestRejected for a prefix that contains another one, or lies in one (section 3.13)."""
+        if prefix[:1] == (b".",):
+            raise RequestRejected(RequestErrorCode.DOES_NOT_EXIST, "a reserved namespace")
+        for other in others.values():
+            if namespace_matches(prefix, other) or namespace_matches(other, prefix):
+                raise RequestRejected(RequestErrorCode.PREFIX_OVERLAP, "overlaps another one")
+
+    def drop(self, served: ServedSubscription | ServedFetch) -> None:
+        """Something was served to its end."""
+        if isinstance(served, ServedSubscription):
+            self.subscriptions.pop(served.request, None)
+        else:
+            self.fetches.pop(served.request, None)
+        if served.request.phase is not Phase.ENDED and not served.request.is_local:
+            self.trailing.add(served.request)
+
+    def leave(self, request: RequestState) -> None:
+        """The peer cancelled something that is served, or has had all of it."""
+        task = self.tasks.pop(request, None)
+        if task is not None:
+            task.cancel()
+        served = self.subscriptions.pop(request, None) or self.fetches.pop(request, None)
+        if served is not None:
+            served.close()
+        self.watched.pop(request, None)
+        self.tracks.pop(request, None)
+        self.trailing.discard(request)
+
+    def close(self, error: MoqtError) -> None:
+        """The session is gone."""
+        for request in (*self.tasks, *self.subscriptions, *self.fetches):
+            self.leave(request)
+        published, self.published = self.published, {}
+        for _, upstream in published.values():
+            upstream.request_ended(error)
+
+
+def too_many(reason: str) -> RequestRejected:
+    """A limit was reached; worth another try in a second."""
+    return RequestRejected(RequestErrorCode.EXCESSIVE_LOAD, reason, retry_interval=1001)

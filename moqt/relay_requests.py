@@ -1,0 +1,368 @@
+"""How a relay answers each kind of request (draft-22 section 9)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Protocol
+
+from moqt.config import RelayConfig
+from moqt.connection import Driver
+from moqt.errors import (
+    DeadlineExceeded,
+    MoqtError,
+    RequestErrorCode,
+    RequestRejected,
+    SessionClosed,
+)
+from moqt.locations import after
+from moqt.model import (
+    MAX_VI64,
+    FullTrackName,
+    Location,
+    Properties,
+    TrackNamespace,
+    namespace_matches,
+)
+from moqt.protocol.requests import Phase, RequestState
+from moqt.publisher import refuse, too_many_ranges
+from moqt.relay_peers import Peer
+from moqt.relay_served import default_order
+from moqt.relay_serving import ServedFetch, ServedSubscription
+from moqt.relay_sources import Sources
+from moqt.relay_track import RelayTrack
+from moqt.session import Session
+from moqt.wire.filters import LocationFilter
+from moqt.wire.messages import (
+    Fetch,
+    FetchOk,
+    Message,
+    Publish,
+    PublishNamespace,
+    PublishSkipped,
+    RequestOk,
+    Subscribe,
+    SubscribeNamespace,
+    SubscribeOk,
+    SubscribeTracks,
+    TrackStatus,
+)
+from moqt.wire.parameters import Parameters
+
+_PASSED_ON = frozenset(
+    {
+        RequestErrorCode.UNAUTHORIZED,
+        RequestErrorCode.TIMEOUT,
+        RequestErrorCode.NOT_SUPPORTED,
+        RequestErrorCode.EXCESSIVE_LOAD,
+        RequestErrorCode.DOES_NOT_EXIST,
+        RequestErrorCode.INVALID_RANGE,
+        RequestErrorCode.MALFORMED_TRACK,
+        RequestErrorCode.PREFIX_OVERLAP,
+        RequestErrorCode.INVALID_FILTER,
+        RequestErrorCode.UNSUPPORTED_EXTENSION,
+        RequestErrorCode.UNINTERESTED,
+    }
+)
+"""Codes of an upstream's refusal that mean the same downstream."""
+
+
+class Office(Protocol):
+    """What answers need of the relay."""
+
+    config: RelayConfig
+    sources: Sources
+    tracks: dict[FullTrackName, RelayTrack]
+    peers: dict[Driver, Peer]
+
+    def track(self, name: FullTrackName) -> RelayTrack:
+        """The track's state, made if need be."""
+
+    def watch(self, prefix: TrackNamespace) -> None:
+        """Somebody wants to hear of namespaces under a prefix."""
+
+    def pending(self, peer: Peer, served: ServedSubscription, octets: int) -> None:
+        """More waits for a session, or less."""
+
+
+class Answers:
+    """Answers requests. What takes time is a task of the session that asked."""
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+
+    def answer(self, peer: Peer, request: RequestState) -> None:
+        """Answers now or later; refuses what is too much."""
+        try:
+            self._begin(peer, request)
+        except RequestRejected as error:
+            self._refuse(peer, request, error)
+
+    def _begin(self, peer: Peer, request: RequestState) -> None:
+        peer.check_room(request, self._office.config)
+        message = request.message
+        if isinstance(message, Subscribe | Fetch | TrackStatus):
+            if too_many_ranges(peer.driver, message.parameters):
+                raise RequestRejected(RequestErrorCode.INVALID_FILTER, "too many ranges")
+            work = self._work(peer, request, message)
+            peer.tasks[request] = peer.driver.spawn(work)
+        elif isinstance(message, PublishNamespace):
+            self._publish_namespace(peer, request, message)
+        elif isinstance(message, SubscribeNamespace):
+            peer.check_overlap(message.prefix, peer.watched)
+            peer.watched[request] = message.prefix
+            peer.driver.send(request, RequestOk(Parameters()))
+            self._office.sources.watch(peer.driver, request, message.prefix)
+            self._office.watch(message.prefix)
+        elif isinstance(message, SubscribeTracks):
+            self._subscribe_tracks(peer, request, message)
+        elif isinstance(message, Publish):
+            self._publish(peer, request, message)
+
+    async def _work(
+        self, peer: Peer, request: RequestState, message: Subscribe | Fetch | TrackStatus
+    ) -> None:
+        track = self._office.track(message.track)
+        try:
+            with track.hold():
+                match message:
+                    case Subscribe():
+                        await self._subscribe(peer, request, message, track)
+                    case Fetch():
+                        await self._fetch(peer, request, message, track)
+                    case TrackStatus():
+                        await self._track_status(peer, request, message, track)
+        except MoqtError as error:
+            self._refuse(peer, request, error)
+        finally:
+            peer.tasks.pop(request, None)
+
+    def _refuse(self, peer: Peer, request: RequestState, error: MoqtError) -> None:
+        code, retry = RequestErrorCode.INTERNAL_ERROR, 0
+        reason = "the source of it failed"
+        if isinstance(error, RequestRejected) and error.code in _PASSED_ON:
+            code, reason = error.code, error.reason
+            retry = max(0, error.retry_interval - 1)
+        elif isinstance(error, DeadlineExceeded):
+            code, reason = RequestErrorCode.TIMEOUT, "no answer upstream"
+        elif isinstance(error, SessionClosed):
+            reason = "the session upstream ended"
+        if request.phase is Phase.PENDING:
+            refuse(peer.driver, request, code, reason, retry=retry)
+
+    # SUBSCRIBE
+
+    async def _subscribe(
+        self, peer: Peer, request: RequestState, message: Subscribe, track: RelayTrack
+    ) -> None:
+        wanted = message.parameters.location_filter or LocationFilter.none()
+        if wanted.resolve(None).is_empty:
+            raise RequestRejected(RequestErrorCode.INVALID_RANGE, "the end before the start")
+        if not track.is_known:
+            timeout = message.parameters.rendezvous_timeout or 0
+            await self._rendezvous(track, timeout / 1000, peer.driver)
+        if request.phase is Phase.PENDING:
+            served = self._served(peer, request, message.parameters, track)
+            answer = Parameters(largest_object=track.cached.largest)
+            properties = _properties(track, message.parameters)
+            peer.driver.send(request, SubscribeOk(served.alias, answer, properties))
+            served.begin()
+
+    async def _rendezvous(self, track: RelayTrack, timeout: float, asker: Driver) -> None:
+        """Waits for a publisher, if that is asked for."""
+        if not timeout:
+            await track.ensure_live(asker)
+            return
+        sources = self._office.sources
+        try:
+            async with asyncio.timeout(min(timeout, self._office.config.max_rendezvous)):
+                while True:
+                    appeared = sources.wait(track.name)
+                    try:
+                        await track.ensure_live(asker)
+                        return
+                    except RequestRejected as error:
+                        if error.code is not RequestErrorCode.DOES_NOT_EXIST:
+                            raise
+                        await appeared
+                    finally:
+                        sources.unwait(appeared)
+        except TimeoutError:
+            raise RequestRejected(RequestErrorCode.TIMEOUT, "no publisher came") from None
+
+    def _served(
+        self, peer: Peer, request: RequestState, parameters: Parameters, track: RelayTrack
+    ) -> ServedSubscription:
+        served = ServedSubscription(
+            peer.driver,
+            request,
+            parameters,
+            track,
+            next(peer.aliases),
+            on_end=peer.drop,
+            on_pending=lambda served, octets: self._office.pending(peer, served, octets),
+        )
+        peer.subscriptions[request] = served
+        return served
+
+    # FETCH and TRACK_STATUS
+
+    async def _fetch(
+        self, peer: Peer, request: RequestState, message: Fetch, track: RelayTrack
+    ) -> None:
+        wanted = message.parameters.location_filter or LocationFilter.none()
+        start, end = await track.holes.resolve(wanted, peer.driver)
+        if request.phase is not Phase.PENDING:
+            return
+        told = end
+        if end.object == MAX_VI64 and (last := track.cached.end_object(end.group)) is not None:
+            told = max(start, Location(end.group, last))
+        following = after(told)
+        is_last = following is None or track.cached.absent.first_outside(following) is None
+        properties = _properties(track, message.parameters)
+        peer.driver.send(request, FetchOk(is_last, told, Parameters(), properties))
+        served = ServedFetch(peer.driver, request, track, (start, end), peer.drop)
+        peer.fetches[request] = served
+        served.begin()
+
+    async def _track_status(
+        self, peer: Peer, request: RequestState, message: TrackStatus, track: RelayTrack
+    ) -> None:
+        if not track.is_known:
+            await self._ask_status(track, peer.driver)
+        properties = _properties(track, message.parameters)
+        answer = RequestOk(Parameters(largest_object=track.cached.largest), properties)
+        peer.driver.send(request, answer, fin=True)
+
+    async def _ask_status(self, track: RelayTrack, asker: Driver) -> None:
+        error = RequestRejected(RequestErrorCode.DOES_NOT_EXIST, "nobody publishes this track")
+        for source in track.fetch_sources(asker):
+            try:
+                largest, properties = await Session(source.driver).track_status(*track.name)
+            except RequestRejected as refusal:
+                error = refusal
+                continue
+            track.cached.set_properties(properties)
+            track.cached.note_largest(largest)
+            return
+        if error.code is not RequestErrorCode.NOT_SUPPORTED:
+            raise error
+        await track.ensure_live(asker)
+
+    # What is offered
+
+    def _publish_namespace(
+        self, peer: Peer, request: RequestState, message: PublishNamespace
+    ) -> None:
+        namespace = message.namespace
+        if namespace and namespace[0].startswith(b"."):
+            raise RequestRejected(RequestErrorCode.UNINTERESTED, "a reserved namespace")
+        peer.offers[request] = namespace
+        peer.driver.send(request, RequestOk(Parameters()))
+        self._office.sources.add(namespace, peer.source)
+
+    def _publish(self, peer: Peer, request: RequestState, message: Publish) -> None:
+        if message.track.namespace[:1] in ((b".",), (b".session",)):
+            raise RequestRejected(RequestErrorCode.UNINTERESTED, "a reserved namespace")
+        track = self._office.track(message.track)
+        with track.hold():
+            peer.published[request] = track, track.adopt(peer.source, request)
+            peer.driver.send(request, RequestOk(Parameters()))
+            self._office.sources.resolve(lambda name: name == track.name)
+            for other in tuple(self._office.peers.values()):
+                for asked, prefix in tuple(other.tracks.items()):
+                    if namespace_matches(prefix, track.name.namespace):
+                        self._offer(other, asked, track)
+
+    def _subscribe_tracks(
+        self, peer: Peer, request: RequestState, message: SubscribeTracks
+    ) -> None:
+        peer.check_overlap(message.prefix, peer.tracks)
+        peer.tracks[request] = message.prefix
+        peer.driver.send(request, RequestOk(Parameters()))
+        for track in tuple(self._office.tracks.values()):
+            if namespace_matches(message.prefix, track.name.namespace):
+                self._offer(peer, request, track)
+
+    def _offer(self, peer: Peer, asked: RequestState, track: RelayTrack) -> None:
+        """PUBLISHes a track that others publish, unless the session asks for it by itself."""
+        others = [u for d, u in track.upstreams.items() if u.offered and d is not peer.driver]
+        mine = [r.message for r in (*peer.tasks, *peer.subscriptions)]
+        wants = any(isinstance(m, Subscribe | Publish) and m.track == track.name for m in mine)
+        if others and not wants:
+            peer.driver.spawn(_Offer(self, peer, asked, track).run())
+
+    def serve_offer(
+        self, peer: Peer, request: RequestState, parameters: Parameters, track: RelayTrack
+    ) -> ServedSubscription:
+        """The subscription that a PUBLISH of ours makes."""
+        served = self._served(peer, request, parameters, track)
+        assert isinstance(request.message, Publish)
+        served.alias = request.message.track_alias
+        return served
+
+
+class _Offer:
+    """A PUBLISH that a SUBSCRIBE_TRACKS asked for. Hears of it as its owner."""
+
+    def __init__(
+        self, answers: Answers, peer: Peer, asked: RequestState, track: RelayTrack
+    ) -> None:
+        self._answers = answers
+        self._peer = peer
+        self._asked = asked
+        self._track = track
+        self._alias = next(peer.aliases)
+        self._served: ServedSubscription | None = None
+        given = asked.message.parameters
+        self._parameters = replace(
+            given, location_filter=given.location_filter or LocationFilter.next_object()
+        )
+
+    async def run(self) -> None:
+        """Sends it, or PUBLISH_SKIPPED where that cannot be done."""
+        with self._track.hold():
+            try:
+                await self._peer.driver.ask(self._build, owner=self)
+            except DeadlineExceeded:
+                namespace, name = self._track.name
+                assert isinstance(self._asked.message, SubscribeTracks)
+                suffix = namespace[len(self._asked.message.prefix) :]
+                if self._asked in self._peer.tracks and self._served is None:
+                    self._peer.driver.send(self._asked, PublishSkipped(suffix, name))
+                self._close()
+            except MoqtError:
+                self._close()
+
+    def _build(self, request_id: int) -> Publish:
+        given, track = self._parameters, self._track
+        parameters = Parameters(
+            largest_object=track.cached.largest,
+            forward=given.forward,
+            subscriber_priority=given.subscriber_priority,
+            location_filter=given.location_filter,
+            group_order=given.group_order or default_order(track.cached.properties),
+        )
+        properties = _properties(track, given)
+        return Publish(request_id, track.name, self._alias, parameters, properties)
+
+    def request_opened(self, request: RequestState) -> None:
+        """Objects may flow at once."""
+        self._served = self._answers.serve_offer(self._peer, request, self._parameters, self._track)
+        self._served.begin()
+
+    def message_received(self, message: Message) -> None:
+        """Only updates come, and they go another way."""
+
+    def request_ended(self, error: MoqtError | None) -> None:
+        """The subscriber does not want it, or no longer."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._served is not None:
+            self._peer.leave(self._served.request)
+
+
+def _properties(track: RelayTrack, asked: Parameters) -> Properties:
+    known = track.cached.properties or ()
+    return () if asked.include_properties is False else known

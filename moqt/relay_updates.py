@@ -1,0 +1,60 @@
+"""How a relay answers REQUEST_UPDATE (draft-22 section 3.4)."""
+
+from __future__ import annotations
+
+from moqt.errors import PublishDoneCode, RequestErrorCode
+from moqt.protocol.requests import RequestState
+from moqt.publisher import too_many_ranges
+from moqt.relay_peers import Peer
+from moqt.wire.messages import RequestError, RequestOk, RequestUpdate
+from moqt.wire.parameters import Parameters
+
+
+def update(peer: Peer, request: RequestState, message: RequestUpdate, fault: str | None) -> None:
+    """Applies what can be changed, or refuses, which ends the request."""
+    served = peer.subscriptions.get(request)
+    fetched = peer.fetches.get(request)
+    refusal = _refusal(peer, request, message.parameters, fault)
+    if refusal is not None:
+        _refuse(peer, request, *refusal)
+    elif served is not None:
+        largest = served.track.cached.largest
+        peer.driver.send(request, RequestOk(Parameters(largest_object=largest)))
+        served.update(message.request_id, message.parameters)
+    else:
+        peer.driver.send(request, RequestOk(Parameters()))
+        priority = message.parameters.subscriber_priority
+        if fetched is not None and priority is not None:
+            fetched.set_subscriber_priority(priority)
+
+
+def _refuse(peer: Peer, request: RequestState, code: RequestErrorCode, reason: str) -> None:
+    served = peer.subscriptions.get(request)
+    fetched = peer.fetches.get(request)
+    ends = served is None and fetched is None
+    peer.driver.send(request, RequestError(code, 0, reason, None), fin=ends)
+    if served is not None:
+        served.finish(PublishDoneCode.UPDATE_FAILED, reason)
+    elif fetched is not None:
+        fetched.close()
+
+
+def _refusal(
+    peer: Peer, request: RequestState, asked: Parameters, fault: str | None
+) -> tuple[RequestErrorCode, str] | None:
+    """Why an update cannot be granted."""
+    served = peer.subscriptions.get(request)
+    if fault is not None:
+        return RequestErrorCode.INVALID_FILTER, fault
+    if asked.track_namespace_prefix is not None:
+        return RequestErrorCode.NOT_SUPPORTED, "ask for the other prefix"
+    if served is None:
+        return None
+    if served.failing:
+        return RequestErrorCode.INTERNAL_ERROR, "an earlier update was refused"
+    limit = peer.driver.config.max_filter_ranges
+    if served.ranges_after(asked) > limit or too_many_ranges(peer.driver, asked):
+        return RequestErrorCode.INVALID_FILTER, "too many ranges"
+    if asked.fill is not None and peer.fetching >= peer.driver.config.max_fetches:
+        return RequestErrorCode.EXCESSIVE_LOAD, "too many fetches"
+    return None

@@ -1,0 +1,301 @@
+"""What a relay asks upstream for one track: a subscription to each of its sources, and fetches of what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from moqt.config import RelayConfig
+from moqt.errors import (
+    DeadlineExceeded,
+    MalformedTrack,
+    MoqtError,
+    RemoteError,
+    RequestErrorCode,
+    RequestRejected,
+    StreamErrorCode,
+)
+from moqt.locations import after
+from moqt.model import MAX_VI64, FullTrackName, GroupOrder, Location
+from moqt.protocol.requests import RequestState
+from moqt.protocol.streams import IncomingStream, StreamSink
+from moqt.relay_incoming import FetchSink, IncomingTrack, LiveSink
+from moqt.relay_sources import Source
+from moqt.subscriber import Fetch, Subscription
+from moqt.wire.data import SubgroupHeader
+from moqt.wire.filters import LocationFilter
+from moqt.wire.messages import Message, Publish, SubscribeOk
+from moqt.wire.parameters import Parameters
+
+
+class UpstreamTrack(IncomingTrack, Protocol):
+    """What upstream requests need of their track."""
+
+    name: FullTrackName
+
+    def source_ended(self, upstream: Upstream, error: MoqtError | None) -> None:
+        """A subscription came to its end: with None because the track did."""
+
+    def fetch_grew(self, fetch: UpstreamFetch) -> None:
+        """It brought a good deal more."""
+
+    def fetch_ended(self, fetch: UpstreamFetch) -> None:
+        """It will bring nothing more."""
+
+    def missing(self, first: Location, last: Location) -> None:
+        """These cannot be had now; who waits for them does without."""
+
+
+class Upstream:
+    """One source's subscription to one track, made by SUBSCRIBE or by the source's PUBLISH."""
+
+    group_order = GroupOrder.ASCENDING
+
+    def __init__(self, track: UpstreamTrack, source: Source) -> None:
+        self.source = source
+        self.established = False
+        self.offered: RequestState | None = None
+        """The PUBLISH that it came by."""
+        self._track = track
+        self._subscription = Subscription(source.driver, track.name, self)
+        self._error: MoqtError | None = None
+        self._paused = False
+
+    @property
+    def largest(self) -> Location | None:
+        """The largest Location that existed when it began."""
+        return self._subscription.largest
+
+    async def open(self) -> None:
+        """SUBSCRIBE. Raises what Session.subscribe does."""
+        parameters = Parameters(
+            authorization_tokens=self.source.tokens,
+            location_filter=LocationFilter.next_object(),
+            group_order=GroupOrder.ASCENDING,
+        )
+        await self._subscription.start(parameters)
+        self._begin()
+
+    def adopt(self, request: RequestState) -> None:
+        """Takes what the source's PUBLISH brings; to be called before it is answered."""
+        assert isinstance(request.message, Publish)
+        self.offered = request
+        self._paused = request.message.parameters.forward is False
+        self._track.cached.set_properties(request.message.properties)
+        self._subscription.adopt(request)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.established = True
+        self._track.cached.set_properties(self._subscription.properties)
+        self._subscription.finished.add_done_callback(self._finished)
+
+    def open_stream(self, stream: IncomingStream) -> StreamSink | None:
+        """Called by the subscription."""
+        header = stream.header
+        if self._error is not None or not isinstance(header, SubgroupHeader):
+            return None
+        answer = self._subscription.answer
+        if not self.established and isinstance(answer, SubscribeOk):
+            self._track.cached.set_properties(answer.properties)  # it overtook whoever waits for it
+        return LiveSink(self._track, self, self.source.driver, header)
+
+    def message_received(self, message: Message) -> None:
+        """What follows on the PUBLISH that it came by."""
+        self._subscription.message_received(message)
+
+    def request_ended(self, error: MoqtError) -> None:
+        """The PUBLISH that it came by was cancelled, or its session is gone."""
+        self._subscription.request_ended(error)
+
+    def resume(self) -> None:
+        """Somebody wants the Objects of a PUBLISH that is paused."""
+        if self._paused and self.offered is not None:
+            self._paused = False
+            self.source.driver.spawn(self._resume(self.offered))
+
+    async def _resume(self, request: RequestState) -> None:
+        try:
+            await self.source.driver.update(request, Parameters(forward=True))
+        except MoqtError as error:
+            self.fault(RemoteError(str(error)), StreamErrorCode.CANCELLED)
+
+    def fault(self, error: RemoteError, code: StreamErrorCode) -> None:
+        """What it sends cannot be used."""
+        if self._error is None:
+            self._error = error
+            self._subscription.cancel(code)
+
+    def close(self) -> None:
+        """Nobody wants it any more; nothing is reported."""
+        self.established = False
+        self._subscription.cancel()
+
+    def _finished(self, future: asyncio.Future[MoqtError | None]) -> None:
+        if self.established:
+            self.established = False
+            self._track.source_ended(self, self._error or future.result())
+
+
+class UpstreamFetch:
+    """Fetches one hole in what is known of a track, from one source after the other."""
+
+    group_order = GroupOrder.ASCENDING
+
+    def __init__(
+        self, track: UpstreamTrack, config: RelayConfig, first: Location, last: Location | None
+    ) -> None:
+        self.position: Location | None = first
+        self.last = last
+        """None: to whatever is the track's largest."""
+        self.end: Location | None = None
+        """End Location of the FETCH_OK."""
+        self.known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once there is a FETCH_OK, or there will be none."""
+        self.error: MoqtError | None = None
+        self.paused = False
+        """It was ended from this side: what is missing can be asked for again."""
+        self._track = track
+        self._config = config
+        self._fetch: Fetch | None = None
+        self._progress = 0
+        self._grown = 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it is not at its last Object yet."""
+        end = self.end if self.last is None or self.end is None else min(self.last, self.end)
+        return self.position is not None and (end is None or self.position < end)
+
+    def covers(self, location: Location) -> bool:
+        """Whether it will tell what is at a Location."""
+        position = self.position
+        if self.paused or position is None or location < position:
+            return False
+        return self.last is None or location <= self.last
+
+    # Called by the session and the sink
+
+    def open_stream(self, stream: IncomingStream) -> StreamSink | None:
+        return FetchSink(self._track, self)
+
+    def received(self, octets: int) -> None:
+        self._progress += 1
+        self._grown += octets
+        if self._grown > self._config.fetch_ahead // 4:
+            self._grown = 0
+            self._track.fetch_grew(self)
+
+    def missing(self, first: Location, last: Location) -> None:
+        self._progress += 1
+        self._track.missing(first, last)
+
+    def fault(self, error: RemoteError, code: StreamErrorCode) -> None:
+        self.error = error
+        if self._fetch is not None:
+            self._fetch.cancel(code)
+
+    def pause(self) -> None:
+        """Stops it; what it did not bring stays unknown."""
+        self.paused = True
+        if self._fetch is not None:
+            self._fetch.cancel()
+
+    # From one source to the next
+
+    async def run(self, sources: Iterable[Source]) -> None:
+        """Asks until everything is known, or everybody was asked."""
+        try:
+            for source in sources:
+                if self.paused or self.position is None:
+                    break
+                self.error = None
+                try:
+                    await self._ask(source)
+                    break
+                except MoqtError as error:
+                    self.error = error if self.error is None else self.error
+            else:
+                if self.error is None:
+                    self.error = RequestRejected(
+                        RequestErrorCode.DOES_NOT_EXIST, "nobody is known who has it"
+                    )
+        finally:
+            if not self.known.done():
+                self.known.set_result(None)
+            self._track.fetch_ended(self)
+
+    async def _ask(self, source: Source) -> None:
+        assert self.position is not None
+        self._fetch = fetch = Fetch(source.driver, self._track.name, self)
+        try:
+            await fetch.start(
+                Parameters(
+                    authorization_tokens=source.tokens,
+                    location_filter=_filter(self.position, self.last),
+                    group_order=GroupOrder.ASCENDING,
+                )
+            )
+            self._accepted(fetch)
+            await self._wait(fetch)
+        finally:
+            self._fetch = None
+            if not fetch.finished.done():
+                fetch.cancel()
+        error = fetch.finished.result() if self.error is None else self.error
+        if error is not None:
+            raise error
+        if not self.paused:
+            self._settle(fetch)
+
+    def _accepted(self, fetch: Fetch) -> None:
+        self.end = fetch.end
+        self._track.cached.set_properties(fetch.properties)
+        if fetch.end.object != MAX_VI64:
+            self._track.cached.note_largest(fetch.end)
+        if not self.known.done():
+            self.known.set_result(None)
+
+    async def _wait(self, fetch: Fetch) -> None:
+        seen = -1
+        while seen != self._progress:
+            seen = self._progress
+            done, _ = await asyncio.wait({fetch.finished}, timeout=self._config.stall_timeout)
+            if done:
+                return
+        raise DeadlineExceeded("the upstream fetch stands still")
+
+    def _settle(self, fetch: Fetch) -> None:
+        """FIN: what did not come up to the end does not exist."""
+        track, position = self._track, self.position
+        end = fetch.end if self.last is None else min(self.last, fetch.end)
+        if self._is_whole_group(fetch.end):
+            assert self.last is not None
+            end = self.last
+        if position is not None and position <= end:
+            track.cache.mark_absent(track.cached, position, end)
+            self.position = after(end)
+        if self.last is None:
+            self.last = fetch.end
+        following = after(fetch.end)
+        if fetch.end_of_track and following is not None:
+            try:
+                track.cache.end_track(track.cached, following)
+            except MalformedTrack as fault:
+                self.error = fault
+
+    def _is_whole_group(self, end: Location) -> bool:
+        """Whether `end` names the last Object of a Group whose end was asked for, and not the track's largest."""
+        last, largest = self.last, self._track.cached.largest
+        if last is None or largest is None or last.object != MAX_VI64:
+            return False
+        return end.group == last.group < largest.group
+
+
+def _filter(first: Location, last: Location | None) -> LocationFilter:
+    if last is None:
+        return LocationFilter.absolute_start(first)
+    if last.object == MAX_VI64:
+        return LocationFilter.absolute_groups(first, last.group)
+    return LocationFilter.absolute_range(first, last)

@@ -1,0 +1,110 @@
+"""kvcs.cli.relay: relays in processes of their own, on real sockets, and what the command refuses."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from kvcs.cli.main import main
+from kvcs.cli.verify import compare
+from kvcs.formats.safetensors import KvFile
+from tests.support.cli import Files, Out, Program, kvcs, program
+
+LISTEN = ["--listen", "127.0.0.1:0"]
+
+
+@asynccontextmanager
+async def relaying(directory: Path, name: str, *args: str) -> AsyncIterator[tuple[str, Program]]:
+    """A relay in a process of its own: its URL, and itself."""
+    ready = directory / f"{name}.json"
+    shown = [
+        "--cert",
+        str(directory / "server.pem"),
+        "--key",
+        str(directory / "server-key.pem"),
+    ]
+    async with program("relay", *LISTEN, *shown, "--ready-file", str(ready), *args) as relay:
+        await relay.until("kvcs: relaying at ")
+        yield json.loads(ready.read_text("utf-8"))["url"], relay
+
+
+@pytest.fixture
+def shared(files: Files, certificates: Path) -> Files:
+    """The files with certificates beside them."""
+    for path in certificates.glob("*.pem"):
+        (files.directory / path.name).write_bytes(path.read_bytes())
+    return files
+
+
+def ca(files: Files) -> list[str]:
+    return ["--ca", str(files.directory / "ca.pem")]
+
+
+def publish(files: Files, url: str, *args: str) -> list[str]:
+    return ["publish", files.cache, *files.key, "--relay", url, *ca(files), *args]
+
+
+def identical(files: Files) -> bool:
+    with KvFile(files.cache) as sent, KvFile(files.output) as copy:
+        return compare(sent, copy).identical
+
+
+async def test_a_cache_passes_two_relays_live_and_late(shared: Files, capsys: Out) -> None:
+    """R1, R4: over sockets, in five processes; SIGTERM lets everybody finish, and ends with status 0."""
+    here = shared.directory
+    async with AsyncExitStack() as stack:
+        url_a, relay_a = await stack.enter_async_context(relaying(here, "a"))
+        upstream = ["--upstream", url_a, *ca(shared)]
+        url_b, relay_b = await stack.enter_async_context(relaying(here, "b", *upstream))
+        async with program(*publish(shared, url_a, "--live-rate", "5")) as publisher:
+            await publisher.until("publication ")
+            for _ in range(2):
+                got = await kvcs(capsys, *shared.subscribe(url_b, *ca(shared)))
+                assert got.status == 0, got.err
+                assert got.json["status"] == "complete"
+                assert identical(shared)
+                shared.output.unlink()
+        for relay in (relay_b, relay_a):
+            relay.process.send_signal(signal.SIGTERM)
+            ended = await relay.outcome()
+            assert ended.status == 0
+            assert "Traceback" not in ended.err
+
+
+async def test_a_publisher_that_is_killed_leaves_an_exact_report(
+    shared: Files, capsys: Out
+) -> None:
+    async with relaying(shared.directory, "a") as (url, _):
+        async with program(*publish(shared, url, "--live-rate", "0.5")) as publisher:
+            await publisher.until("layer")
+            publisher.process.kill()
+            await publisher.outcome()
+        got = await kvcs(capsys, *shared.subscribe(url, *ca(shared), "--deadline", "3"))
+        assert got.status in {3, 4}
+        assert shared.nothing_written()
+
+
+def usage(capsys: Out, *args: str) -> str:
+    assert main(["relay", *args]) == 2
+    return capsys.readouterr().err
+
+
+def test_what_it_refuses(shared: Files, capsys: Out) -> None:
+    """A relay that others reach needs a policy; files and URLs are looked at before anything is opened."""
+    here = shared.directory
+    pem = ["--cert", str(here / "server.pem"), "--key", str(here / "server-key.pem")]
+    assert "nothing says who may use" in usage(capsys, "--listen", "0.0.0.0:4443", *pem)
+    assert "--cert and --key go together" in usage(capsys, *LISTEN, *pem[:2])
+    assert "cannot read" in usage(capsys, *LISTEN, "--cert", "none", "--key", "none")
+    assert "--listen" in usage(capsys)
+    assert "moqt://" in usage(capsys, *LISTEN, "--upstream", "https://x")
+    assert "not on loopback" in usage(
+        capsys, *LISTEN, "--upstream", "moqt://192.0.2.1", "--insecure"
+    )
+    assert "cache-bytes" in usage(capsys, *LISTEN, "--cache-bytes", "-1")
+    assert "not a place" in usage(capsys, *LISTEN, "--ready-file", str(here / "no" / "r"))
