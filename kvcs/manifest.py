@@ -17,6 +17,8 @@ from kvcs.strictjson import shown
 
 MAX_OCTETS = 64 << 20
 """Of one version; the digests of 2 tracks of 80 layers and 512 blocks take 5.5 MB."""
+MAX_VALUES = 1 << 21
+"""Values in its JSON: a million digests fill MAX_OCTETS, empty lists would be 20 million."""
 MAX_SEGMENTS = 4096
 """Unless the caller allows fewer. A segment is one pass of a chunked prefill."""
 MAX_BLOCKS = 1 << 20
@@ -114,6 +116,7 @@ class Manifest:
                 max_octets=min(max_octets, MAX_OCTETS),
                 error=ManifestError,
                 fractions=True,
+                max_values=MAX_VALUES,
             ),
             "it",
         )

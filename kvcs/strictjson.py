@@ -37,14 +37,23 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def loads(
-    data: bytes, *, what: str, max_octets: int, error: type[KvcsError], fractions: bool = False
+    data: bytes,
+    *,
+    what: str,
+    max_octets: int,
+    error: type[KvcsError],
+    fractions: bool = False,
+    max_values: int | None = None,
 ) -> object:
     """The JSON value in `data`; raises `error` for anything malformed or above `max_octets`.
 
-    `fractions` tolerates numbers that are not integers, for members nobody looks at.
+    `fractions` tolerates numbers that are not integers, for members nobody looks at. `max_values` bounds the
+    memory that small values take, many times that of their text; commas and brackets in strings count as well.
     """
     if len(data) > max_octets:
         raise error(f"{what}: at most {max_octets} octets are accepted, it has {len(data)}")
+    if max_values is not None and sum(map(data.count, (b",", b"[", b"{"))) > max_values:
+        raise error(f"{what}: at most {max_values} values are accepted, it has more")
     try:
         return json.loads(
             data.decode("utf-8"),
