@@ -258,6 +258,11 @@ def test_64_mib_at_the_most() -> None:
         Manifest.parse(bytes(MAX_OCTETS + 1), max_octets=1 << 40)
 
 
+def test_two_million_values_at_the_most() -> None:
+    with pytest.raises(ManifestError, match="values are accepted"):
+        Manifest.parse(b'{"kvcs":1,"a":[' + b"[]," * (1 << 20) + b"[]]}")
+
+
 def test_a_large_manifest() -> None:
     """M3: 80 layers of two tracks with 64 blocks are encoded and read back."""
     names = ("k.raw.s0", "v.raw.s0")

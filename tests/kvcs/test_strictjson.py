@@ -55,6 +55,18 @@ def test_too_long_is_refused_before_parsing() -> None:
         loads(b"[1,2]", what="it", max_octets=4, error=ManifestError)
 
 
+def test_too_many_values_are_refused_before_parsing() -> None:
+    """An empty list takes some 60 octets of memory for two of text."""
+
+    def read_few(data: bytes) -> object:
+        return loads(data, what="it", max_octets=100, error=ManifestError, max_values=4)
+
+    assert read_few(b"[[],1,2]") == [[], 1, 2]
+    for many in (b"[[],[],[]]", b"[1,2,3,4,5]", b"[{},{},3]"):
+        with pytest.raises(ManifestError, match="at most 4 values are accepted"):
+            read_few(many)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -269,7 +269,7 @@ async def test_a_malformed_track_ends_its_subscriptions_and_not_the_session() ->
             header = SubgroupHeader(5, 0, 0, 1)
             origin.open(begin(header, 0, 3) + b"abc")
             await until(lambda: noted.live)
-            origin.open(begin(header, 0, 3) + b"abc")
+            origin.open(begin(header, 0, 3) + b"xyz")
             await ended(subscription)
             error = subscription.finished.result()
             assert isinstance(error, TrackAborted)
