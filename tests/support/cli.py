@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -131,6 +132,11 @@ class Program:
         return Outcome(status, "\n".join(outs), "\n".join(errs))
 
 
+def _hear_hangups() -> None:
+    """The tests themselves may run where SIGHUP is ignored, which children inherit."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @asynccontextmanager
 async def program(*args: str) -> AsyncIterator[Program]:
     """Starts `kvcs` with `args`; it is gone at the end."""
@@ -142,6 +148,7 @@ async def program(*args: str) -> AsyncIterator[Program]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        preexec_fn=_hear_hangups,
     )
     try:
         yield Program(process)
