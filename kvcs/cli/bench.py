@@ -7,7 +7,7 @@ import tempfile
 
 import click
 
-from kvcs.bench.plan import Plan
+from kvcs.bench.plan import Plan, scratch
 from kvcs.bench.runner import Result, run
 
 
@@ -69,7 +69,7 @@ def command(
     Every round transfers the cache twice in fresh publisher and consumer processes: with KVCS, verified into a file,
     and as plain QUIC streams that are only counted. Compare ratios, not megabits.
     """
-    with tempfile.TemporaryDirectory(prefix="kvcs-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="kvcs-bench-", dir=scratch()) as directory:
         plan = Plan(
             directory=directory,
             backend=backend,

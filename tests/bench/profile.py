@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcs import certs
+from kvcs.bench.plan import scratch
 from kvcs.bench.runner import prepare
 from tests.bench.cases import Case
 from tests.bench.processes import run_pair
@@ -77,7 +78,7 @@ def shares(stats: Mapping[tuple[str, int, str], tuple[Any, ...]]) -> list[tuple[
 
 def run_profile(mtu: int, size: int, *, bulk: bool = True) -> dict[str, list[tuple[str, float]]]:
     """Transfers `size` MiB; the shares of the publisher and of the consumer."""
-    with tempfile.TemporaryDirectory(prefix="kvcs-profile-") as directory:
+    with tempfile.TemporaryDirectory(prefix="kvcs-profile-", dir=scratch()) as directory:
         certs.make(Path(directory))
         target = str(Path(directory, "profile"))
         case = Case(mtu=mtu, size=size, settings={"bulk": bulk}, options={"profile": target})

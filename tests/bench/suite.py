@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcs import certs
-from kvcs.bench.plan import Plan
+from kvcs.bench.plan import Plan, scratch
 from kvcs.bench.runner import prepare
 from tests.bench.cases import Case, Group, Row, program, throughput
 from tests.bench.processes import Numbers, run_pair, run_program
@@ -86,7 +86,7 @@ def run_suite(
 ) -> list[GroupResult]:
     """Runs the groups one after another. Raises RunFailed, or what `kvcs bench` raises."""
     results = []
-    with tempfile.TemporaryDirectory(prefix="kvcs-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="kvcs-bench-", dir=scratch()) as directory:
         runner = _Runner(directory, quick=quick)
         for name, group in groups.items():
             say(group.title)
