@@ -33,25 +33,26 @@ NO_FILES = ServerTls(certificate=Path("none"), private_key=Path("none"))
 ALL = LocationFilter.absolute_start(Location(0, 0))
 NEXT = LocationFilter.next_object()
 SETUP = encode_message(Setup())
-PATIENCE = 100_000
+PATIENCE = 20.0
+"""Seconds. What is waited for comes in a few turns, unless a timer of the code is part of it."""
 
 
 async def until(condition: Callable[[], object]) -> None:
     """Lets the loop turn until the condition holds. The network in memory moves as it turns."""
-    for _ in range(PATIENCE):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never came to pass")
+    await _until(condition, 0)
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """The same over sockets, where a turn is no measure of time."""
-    for _ in range(10_000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to pass")
+    """The same over sockets, where turning all the time would keep the other side from its work."""
+    await _until(condition, 0.001)
+
+
+async def _until(condition: Callable[[], object], pause: float) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError("it never came to pass")
+        await asyncio.sleep(pause)
 
 
 async def quiet(turns: int = 50) -> None:
