@@ -26,8 +26,14 @@ STORE = {"moqt.track", "moqt.matching", "moqt.senders"}
 SERVING = {"moqt.publisher", "moqt.serving"}
 ASKING = {"moqt.subscriber", "moqt.namespaces", "moqt.collecting"}
 ENDS = CORE | DRIVER | SERVING | {"moqt.session", "moqt.quic", "moqt.url", "moqt.version"}
-CACHE = {"moqt.locations", "moqt.cached", "moqt.cache"}
-RELAY_PARTS = {f"moqt.{path.stem}" for path in (ROOT / "moqt").glob("relay_*.py")}
+CACHE = {"moqt.relay.locations", "moqt.relay.cached", "moqt.relay.cache"}
+RELAY_TOP = {"__init__", "relay"}
+RELAY_PARTS = {
+    f"moqt.relay.{path.stem}"
+    for path in (ROOT / "moqt/relay").glob("*.py")
+    if path.stem not in RELAY_TOP
+}
+RELAY_PARTS -= CACHE
 RELAY = CORE | DRIVER | STORE | SERVING | ASKING | CACHE | RELAY_PARTS | {"moqt.session"}
 PUBLIC = WORDS | {"moqt.config", "moqt"}
 DIRECTIONS = {
@@ -47,7 +53,7 @@ DIRECTIONS = {
     **dict.fromkeys(CACHE, WORDS | CACHE | {"moqt.wire"}),
     **dict.fromkeys(RELAY_PARTS, RELAY),
     "moqt.auth": CORE,
-    "moqt.relay": RELAY | ENDS | {"moqt.auth", "moqt.client", "moqt.server"},
+    "moqt.relay": RELAY | ENDS | {"moqt.relay", "moqt.auth", "moqt.client", "moqt.server"},
     "moqt.plain": CORE | {"moqt.quic", "moqt.url"},
     "moqt.testing": {"moqt.testing"},
     "moqt.client": ENDS,
@@ -186,7 +192,7 @@ BAD: list[tuple[Rule, str, str]] = [
     (directions, "moqt/connection.py", "from moqt.publisher import Track"),
     (directions, "moqt/subscriber.py", "from moqt.client import connect"),
     (directions, "moqt/server.py", "from aioquic.tls import Context"),
-    (directions, "moqt/cache.py", "from moqt.connection import Driver"),
+    (directions, "moqt/relay/cache.py", "from moqt.connection import Driver"),
     (directions, "moqt/session.py", "from moqt.relay import Relay"),
     (directions, "moqt/somewhere.py", "import math"),
     (directions, "kvcs/consumer.py", "import aioquic"),

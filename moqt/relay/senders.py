@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from moqt.cached import CachedObject, State
 from moqt.errors import StreamErrorCode
 from moqt.model import ObjectHeader
 from moqt.protocol.scheduler import Flow, OutgoingStream, Priority, Supply
-from moqt.relay_incoming import Lane
+from moqt.relay.cached import CachedObject, State
+from moqt.relay.incoming import Lane
 from moqt.wire.data import SubgroupEncoder, SubgroupHeader
 
 PIECE = 1 << 16

@@ -11,10 +11,10 @@ from moqt.connection import Driver
 from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
 from moqt.model import TrackNamespace, namespace_matches
 from moqt.protocol.requests import Phase, RequestState
-from moqt.relay_serving import ServedFetch, ServedSubscription
-from moqt.relay_sources import Source
-from moqt.relay_track import RelayTrack
-from moqt.relay_upstream import Upstream
+from moqt.relay.serving import ServedFetch, ServedSubscription
+from moqt.relay.sources import Source
+from moqt.relay.track import RelayTrack
+from moqt.relay.upstream import Upstream
 from moqt.wire.messages import (
     Fetch,
     Publish,

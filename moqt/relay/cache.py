@@ -15,7 +15,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import OrderedDict
 
-from moqt.cached import (
+from moqt.errors import MalformedTrack
+from moqt.model import MAX_VI64, FullTrackName, Location, ObjectHeader
+from moqt.relay.cached import (
     CachedGroup,
     CachedObject,
     CachedTrack,
@@ -26,9 +28,7 @@ from moqt.cached import (
     check_same,
     gap,
 )
-from moqt.errors import MalformedTrack
-from moqt.locations import before
-from moqt.model import MAX_VI64, FullTrackName, Location, ObjectHeader
+from moqt.relay.locations import before
 from moqt.wire.properties import PropertyType
 
 

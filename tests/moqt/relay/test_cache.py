@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from moqt.cache import Cache
-from moqt.cached import OBJECT_OVERHEAD, CachedObject, CachedTrack, Span, State
 from moqt.errors import MalformedTrack
-from moqt.locations import LAST
 from moqt.model import MAX_VI64, FullTrackName, Location, ObjectHeader, Properties
+from moqt.relay.cache import Cache
+from moqt.relay.cached import OBJECT_OVERHEAD, CachedObject, CachedTrack, Span, State
+from moqt.relay.locations import LAST
 
 NAME = FullTrackName((b"n",), b"t")
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from moqt.errors import PublishDoneCode, RequestErrorCode
 from moqt.protocol.requests import RequestState
 from moqt.publisher import too_many_ranges
-from moqt.relay_peers import Peer
+from moqt.relay.peers import Peer
 from moqt.wire.messages import RequestError, RequestOk, RequestUpdate
 from moqt.wire.parameters import Parameters
 

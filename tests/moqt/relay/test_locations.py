@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moqt.locations import LAST, LocationSet, after, before
 from moqt.model import MAX_VI64, Location
+from moqt.relay.locations import LAST, LocationSet, after, before
 
 SMALL = [Location(group, number) for group in range(3) for number in range(4)]
 _RANGES = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=12)

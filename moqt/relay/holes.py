@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, Protocol
 
-from moqt.cached import CachedObject, Span
 from moqt.config import RelayConfig
 from moqt.connection import Driver
 from moqt.errors import RequestErrorCode, RequestRejected
-from moqt.locations import LAST, after, before
 from moqt.model import Location, RangeKind
-from moqt.relay_ranges import RangeSender
-from moqt.relay_sources import Source
-from moqt.relay_upstream import UpstreamFetch, UpstreamTrack
+from moqt.relay.cached import CachedObject, Span
+from moqt.relay.locations import LAST, after, before
+from moqt.relay.ranges import RangeSender
+from moqt.relay.sources import Source
+from moqt.relay.upstream import UpstreamFetch, UpstreamTrack
 from moqt.wire.filters import LocationFilter, LocationFilterType
 
 _RELATIVE = (LocationFilterType.RELATIVE_START, LocationFilterType.NEXT_OBJECT)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol
 
-from moqt.cache import Cache
-from moqt.cached import CachedObject, CachedTrack
 from moqt.connection import Driver
 from moqt.errors import (
     MalformedTrack,
@@ -15,9 +13,11 @@ from moqt.errors import (
     StreamErrorCode,
     StreamReset,
 )
-from moqt.locations import LocationSet, after, before
 from moqt.model import EndOfRange, Location, ObjectHeader, ObjectStatus, RangeKind
 from moqt.protocol.streams import StreamSink
+from moqt.relay.cache import Cache
+from moqt.relay.cached import CachedObject, CachedTrack
+from moqt.relay.locations import LocationSet, after, before
 from moqt.wire.data import SubgroupHeader
 
 

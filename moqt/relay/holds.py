@@ -10,8 +10,8 @@ import asyncio
 from collections import deque
 from typing import NamedTuple
 
-from moqt.cached import CachedObject
 from moqt.connection import Driver
+from moqt.relay.cached import CachedObject
 
 
 class _Held(NamedTuple):

@@ -15,7 +15,6 @@ from moqt.errors import (
     RequestRejected,
     SessionClosed,
 )
-from moqt.locations import after
 from moqt.model import (
     MAX_VI64,
     FullTrackName,
@@ -26,11 +25,12 @@ from moqt.model import (
 )
 from moqt.protocol.requests import Phase, RequestState
 from moqt.publisher import refuse, too_many_ranges
-from moqt.relay_peers import Peer
-from moqt.relay_served import default_order
-from moqt.relay_serving import ServedFetch, ServedSubscription
-from moqt.relay_sources import Sources
-from moqt.relay_track import RelayTrack
+from moqt.relay.locations import after
+from moqt.relay.peers import Peer
+from moqt.relay.served import default_order
+from moqt.relay.serving import ServedFetch, ServedSubscription
+from moqt.relay.sources import Sources
+from moqt.relay.track import RelayTrack
 from moqt.session import Session
 from moqt.wire.filters import LocationFilter
 from moqt.wire.messages import (

@@ -13,7 +13,7 @@ from moqt.errors import MoqtError
 from moqt.relay import Relay
 from moqt.wire.data import SubgroupEncoder, SubgroupHeader
 from moqt.wire.parameters import Parameters
-from tests.moqt.test_relay_live import RawOrigin, raw_origin
+from tests.moqt.relay.test_live import RawOrigin, raw_origin
 from tests.support.ends import NAME, content, eventually, quiet
 from tests.support.relays import Noted, ended, net
 

@@ -11,7 +11,7 @@ from moqt.config import RelayConfig
 from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
 from moqt.model import TrackNamespace, namespace_matches
 from moqt.namespaces import NamespaceSubscription
-from moqt.relay_sources import Source, Sources
+from moqt.relay.sources import Source, Sources
 from moqt.session import Session
 from moqt.wire.parameters import AuthorizationToken
 

@@ -12,9 +12,9 @@ from moqt.matching import range_filters
 from moqt.model import GroupOrder, Location, ObjectHeader, Properties
 from moqt.protocol.requests import RequestState
 from moqt.protocol.scheduler import Flow, OutgoingStream, Priority, group_key
-from moqt.relay_ranges import RangeSender
-from moqt.relay_senders import LiveSender
-from moqt.relay_track import RelayTrack
+from moqt.relay.ranges import RangeSender
+from moqt.relay.senders import LiveSender
+from moqt.relay.track import RelayTrack
 from moqt.wire.filters import RangeFilter
 from moqt.wire.parameters import Parameters
 from moqt.wire.properties import PropertyType, track_property

@@ -6,9 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from moqt.cached import CachedObject, Span
 from moqt.errors import StreamErrorCode
-from moqt.locations import LocationSet, after, before
 from moqt.model import (
     MAX_VI64,
     EndOfRange,
@@ -18,7 +16,9 @@ from moqt.model import (
     RangeKind,
 )
 from moqt.protocol.scheduler import Flow, OutgoingStream, Priority, Supply, group_key
-from moqt.relay_senders import Sender, Store
+from moqt.relay.cached import CachedObject, Span
+from moqt.relay.locations import LocationSet, after, before
+from moqt.relay.senders import Sender, Store
 from moqt.wire.data import FetchEncoder
 
 

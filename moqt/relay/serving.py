@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from moqt.cached import CachedObject
 from moqt.connection import Driver
 from moqt.errors import PublishDoneCode, StreamErrorCode
 from moqt.matching import count_ranges, range_filters
 from moqt.model import GroupOrder, Location, ObjectHeader
 from moqt.protocol.requests import RequestState
 from moqt.protocol.scheduler import OutgoingStream, Priority, group_key
-from moqt.relay_incoming import Lane
-from moqt.relay_senders import LiveSender
-from moqt.relay_served import Served, default_order, header_matcher
-from moqt.relay_track import RelayTrack
+from moqt.relay.cached import CachedObject
+from moqt.relay.incoming import Lane
+from moqt.relay.senders import LiveSender
+from moqt.relay.served import Served, default_order, header_matcher
+from moqt.relay.track import RelayTrack
 from moqt.wire.filters import LocationFilter, LocationRange
 from moqt.wire.messages import PublishDone
 from moqt.wire.parameters import Parameters

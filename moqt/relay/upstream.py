@@ -16,12 +16,12 @@ from moqt.errors import (
     RequestRejected,
     StreamErrorCode,
 )
-from moqt.locations import after
 from moqt.model import MAX_VI64, FullTrackName, GroupOrder, Location
 from moqt.protocol.requests import RequestState
 from moqt.protocol.streams import IncomingStream, StreamSink
-from moqt.relay_incoming import FetchSink, IncomingTrack, LiveSink
-from moqt.relay_sources import Source
+from moqt.relay.incoming import FetchSink, IncomingTrack, LiveSink
+from moqt.relay.locations import after
+from moqt.relay.sources import Source
 from moqt.subscriber import Fetch, Subscription
 from moqt.wire.data import SubgroupHeader
 from moqt.wire.filters import LocationFilter

@@ -15,8 +15,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from moqt.auth import Action, AllowAll, Policy, Query, Refusal
-from moqt.cache import Cache
-from moqt.cached import CachedObject
 from moqt.client import connect
 from moqt.config import Config, RelayConfig
 from moqt.connection import Driver
@@ -25,14 +23,16 @@ from moqt.model import FullTrackName, TrackNamespace, namespace_matches
 from moqt.protocol.requests import RequestState
 from moqt.publisher import refuse
 from moqt.quic.base import Backend, ClientTls, ServerTls
-from moqt.relay_holds import Holds
-from moqt.relay_links import Link
-from moqt.relay_peers import Peer
-from moqt.relay_requests import Answers
-from moqt.relay_serving import ServedSubscription
-from moqt.relay_sources import Source, Sources
-from moqt.relay_track import RelayTrack
-from moqt.relay_updates import update
+from moqt.relay.cache import Cache
+from moqt.relay.cached import CachedObject
+from moqt.relay.holds import Holds
+from moqt.relay.links import Link
+from moqt.relay.peers import Peer
+from moqt.relay.requests import Answers
+from moqt.relay.serving import ServedSubscription
+from moqt.relay.sources import Source, Sources
+from moqt.relay.track import RelayTrack
+from moqt.relay.updates import update
 from moqt.server import Server, serve
 from moqt.session import Session
 from moqt.wire.messages import (

@@ -9,8 +9,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from moqt.errors import MalformedTrack
-from moqt.locations import LocationSet, after
 from moqt.model import MAX_VI64, FullTrackName, Location, ObjectHeader, Properties
+from moqt.relay.locations import LocationSet, after
 from moqt.wire.properties import PropertyType, immutable_properties, track_property
 
 OBJECT_OVERHEAD = 512

@@ -8,8 +8,6 @@ from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from moqt.cache import Cache
-from moqt.cached import CachedObject
 from moqt.config import RelayConfig
 from moqt.connection import Driver
 from moqt.errors import (
@@ -20,13 +18,15 @@ from moqt.errors import (
     RequestRejected,
     TrackAborted,
 )
-from moqt.locations import LocationSet
 from moqt.model import FullTrackName, Location
 from moqt.protocol.requests import RequestState
-from moqt.relay_holes import Holes
-from moqt.relay_incoming import Lane, LaneSubscriber
-from moqt.relay_sources import Source, Sources
-from moqt.relay_upstream import Upstream, UpstreamFetch
+from moqt.relay.cache import Cache
+from moqt.relay.cached import CachedObject
+from moqt.relay.holes import Holes
+from moqt.relay.incoming import Lane, LaneSubscriber
+from moqt.relay.locations import LocationSet
+from moqt.relay.sources import Source, Sources
+from moqt.relay.upstream import Upstream, UpstreamFetch
 
 _T = TypeVar("_T")
 
