@@ -254,6 +254,12 @@ class UpstreamFetch:
         self._track.cached.set_properties(fetch.properties)
         if fetch.end.object != MAX_VI64:
             self._track.cached.note_largest(fetch.end)
+        following = after(fetch.end)
+        if fetch.end_of_track and following is not None:
+            try:
+                self._track.cache.end_track(self._track.cached, following)
+            except MalformedTrack as fault:
+                self.error = fault
         if not self.known.done():
             self.known.set_result(None)
 
@@ -278,12 +284,6 @@ class UpstreamFetch:
             self.position = after(end)
         if self.last is None:
             self.last = fetch.end
-        following = after(fetch.end)
-        if fetch.end_of_track and following is not None:
-            try:
-                track.cache.end_track(track.cached, following)
-            except MalformedTrack as fault:
-                self.error = fault
 
     def _is_whole_group(self, end: Location) -> bool:
         """Whether `end` names the last Object of a Group whose end was asked for, and not the track's largest."""

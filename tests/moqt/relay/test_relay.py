@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moqt import Location, Track
+from moqt import Fetch, Location, LocationFilter, Object, Track
 from tests.support.ends import NAME, grid, once, publish
 from tests.support.relays import collect, join, net
 
@@ -27,3 +27,24 @@ async def test_live_and_history_pass_a_relay_exactly_once() -> None:
             pass
         assert subscription.done is not None
         assert subscription.done.status == 2
+
+
+async def test_a_fetch_of_a_finished_track_tells_its_end_although_nothing_is_cached() -> None:
+    """FETCH_OK's End Of Track (section 3.8) is passed on, before the Objects are here."""
+    async with net() as world:
+        relay = await world.relay()
+        track = Track(NAME)
+        await world.origin(relay, track)
+        publish(track, range(3))
+        session = await world.session(relay)
+        fetch = await session.fetch(*NAME, location=LocationFilter.absolute_start(Location(1, 0)))
+        assert (fetch.end, fetch.end_of_track) == (Location(2, 3), False)
+        await _objects(fetch)
+        track.end()
+        fetch = await session.fetch(*NAME)
+        assert (fetch.end, fetch.end_of_track) == (Location(2, 3), True)
+        assert await _objects(fetch) == grid(range(3))
+
+
+async def _objects(fetch: Fetch) -> list[Location]:
+    return [item.location async for item in fetch if isinstance(item, Object)]
