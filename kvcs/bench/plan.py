@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcs.errors import UsageError
+from kvcs.loops import chosen
 from moqt import Config, TransportConfig
 
 LAYERS = 32
@@ -29,7 +30,7 @@ class Plan:
     mtu: int
     size_mib: int
     object_kib: int
-    loop: str = "asyncio"
+    loop: str = field(default_factory=chosen)
     """The event loop of both processes: asyncio or uvloop."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the TransportConfig."""

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from kvcs import loops
 from kvcs.bench.memory import Watch
 from kvcs.bench.plan import KV_HEADS, LAYERS, SCOPE_KEY, Plan
 from kvcs.consumer import Consumer
@@ -143,21 +144,10 @@ ROLES: dict[str, Callable[..., Coroutine[Any, Any, None]]] = {
 """Servers take the plan; clients take the plan and the URL to dial."""
 
 
-def run(plan: Plan, role: Coroutine[Any, Any, None]) -> None:
-    """Runs a role on the plan's event loop."""
-    factory = None
-    if plan.loop == "uvloop":
-        import uvloop  # noqa: PLC0415 - not everywhere
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(role)
-
-
 def main() -> None:
     """worker PLAN ROLE [URL]"""
     plan, role, *url = Plan.load(sys.argv[1]), *sys.argv[2:]
-    run(plan, ROLES[role](plan, *url))
+    loops.run(ROLES[role](plan, *url), plan.loop)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from kvcs import loops
 from kvcs.cli import endpoints, inputs, signals, signatures
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.plan import plan, show
@@ -194,7 +195,7 @@ def publish(job: Job, *, as_json: bool) -> int:
     serving = Serving(job, progress)
     report = serving.report
     try:
-        asyncio.run(serving.run())
+        loops.run(serving.run())
     except ConnectError as fault:
         report.status, report.error = "error", endpoints.hint(fault)
         raise KvcsError(report.error) from None

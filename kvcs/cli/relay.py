@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from kvcs import loops
 from kvcs.cli import endpoints, inputs, signals
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.publish import check_ready_file, write_ready_file
@@ -108,5 +109,5 @@ def command(
         limits=RelayConfig(cache_bytes=cache_bytes),
         ready_file=ready_file,
     )
-    asyncio.run(run(job))
+    loops.run(run(job))
     return 0

@@ -9,6 +9,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from kvcs import loops
+
 _T = TypeVar("_T")
 
 
@@ -64,7 +66,7 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
             return await work
 
     try:
-        return asyncio.run(main())
+        return loops.run(main())
     except asyncio.CancelledError:
         if interrupted:
             raise KeyboardInterrupt from None

@@ -39,7 +39,7 @@ class Process:
         """Runs `kvcs` with `args`; `heard` is told each line that it writes on stderr."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-m", "kvcs.cli.main", *args),
+            *("-m", "kvcs", *args),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

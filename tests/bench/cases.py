@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from kvcs.bench.plan import Plan
+from kvcs.loops import chosen
 from moqt import TransportConfig
 from moqt.errors import LocalError
 from moqt.quic import BACKENDS, backend
@@ -33,7 +34,7 @@ class Case:
     in_quick: bool = True
     """Whether a quick run has it."""
     backend: str = "aioquic"
-    loop: str = "asyncio"
+    loop: str = field(default_factory=chosen)
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Changes to the TransportConfig."""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -30,7 +30,9 @@ def full(mtu: int, **changes: Any) -> Case:
     return Case(mtu=mtu, **(sizes | changes))
 
 
-STOCK = Case(server="send-stock", client="take-stock", mtu=1200, size=32, quick_size=4)
+STOCK = Case(
+    server="send-stock", client="take-stock", mtu=1200, size=32, quick_size=4, loop="asyncio"
+)
 LIBRARY = {"bulk": False}
 """The settings without the bulk fast path."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import cProfile
 import sys
 
+from kvcs import loops
 from kvcs.bench.plan import Plan
-from kvcs.bench.worker import ROLES, run
+from kvcs.bench.worker import ROLES
 from tests.bench import roles, stock
 
 SUITE_ROLES = ROLES | {
@@ -27,10 +28,10 @@ def main() -> None:
     plan, role, *arguments = Plan.load(sys.argv[1]), *sys.argv[2:]
     profile = plan.options.get("profile")
     if profile is None:
-        run(plan, SUITE_ROLES[role](plan, *arguments))
+        loops.run(SUITE_ROLES[role](plan, *arguments), plan.loop)
         return
     profiler = cProfile.Profile()
-    profiler.runcall(run, plan, SUITE_ROLES[role](plan, *arguments))
+    profiler.runcall(loops.run, SUITE_ROLES[role](plan, *arguments), plan.loop)
     profiler.dump_stats(f"{profile}-{role}")
 
 

@@ -143,7 +143,7 @@ async def program(*args: str) -> AsyncIterator[Program]:
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-W", "error", "-m", "kvcs.cli.main", *args),
+        *("-W", "error", "-m", "kvcs", *args),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

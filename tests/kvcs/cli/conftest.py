@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvcs.loops import LOOPS, VARIABLE
 from tests.support.cli import Files
 
 
@@ -16,6 +17,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     """A working directory with a cache of 3 layers and 2 blocks, and its key."""
     monkeypatch.chdir(tmp_path)
     return Files.make(tmp_path)
+
+
+@pytest.fixture(params=LOOPS)
+def either_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Signals and processes are each loop's own matter: what depends on them is run on both."""
+    name: str = request.param
+    monkeypatch.setenv(VARIABLE, name)
+    return name
 
 
 @pytest.fixture(autouse=True)

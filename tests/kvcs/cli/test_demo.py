@@ -37,6 +37,7 @@ async def test_the_real_cache_goes_from_process_to_process() -> None:
     assert END.fullmatch(ended.out.splitlines()[-1])
 
 
+@pytest.mark.usefixtures("either_loop")
 async def test_ctrl_c_leaves_no_process() -> None:
     async with program("demo", "--rate", "1") as show:
         lines = [await show.until(start, "out") for start in ("publisher  process", "consumer   ")]

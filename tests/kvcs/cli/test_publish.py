@@ -31,6 +31,7 @@ def publish(files: Files, *args: str, cache: str | None = None) -> list[str]:
     return ["publish", files.cache if cache is None else cache, *files.key, *args]
 
 
+@pytest.mark.usefixtures("either_loop")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_it_serves_until_a_signal(files: Files, number: signal.Signals, capsys: Out) -> None:
     """The ready file tells where; a subscriber gets everything; then withdrawal and exit status 0."""
@@ -222,6 +223,28 @@ async def test_an_address_that_is_taken(files: Files, certificates: Path, capsys
         ended = await kvcs(capsys, *publish(files, "--listen", where, "--json"))
     assert where in ended.complaint(1)
     assert ended.json["status"] == "error"
+
+
+@pytest.mark.usefixtures("either_loop")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+async def test_a_second_signal_ends_it_at_once(
+    files: Files, number: signal.Signals, status: int
+) -> None:
+    """Though a subscriber that says nothing more has five seconds to finish."""
+    ready = files.directory / "ready.json"
+    args = publish(files, *LISTEN, "--ready-file", str(ready), "--live-rate", "1")
+    async with program(*args) as publisher:
+        await publisher.until("publication ")
+        told = json.loads(ready.read_text("utf-8"))
+        async with program(*files.subscribe(told["url"], "--ca", told["ca"])) as consumer:
+            await consumer.until("layer ")
+            consumer.process.send_signal(signal.SIGSTOP)
+            publisher.process.send_signal(number)
+            await publisher.until("withdrawing; ")
+            publisher.process.send_signal(number)
+            ended = await publisher.outcome()
+    assert ended.status == status
+    assert "Traceback" not in ended.err
 
 
 async def test_own_certificates(files: Files, certificates: Path, capsys: Out) -> None:

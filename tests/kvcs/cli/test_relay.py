@@ -54,6 +54,7 @@ def identical(files: Files) -> bool:
         return compare(sent, copy).identical
 
 
+@pytest.mark.usefixtures("either_loop")
 async def test_a_cache_passes_two_relays_live_and_late(shared: Files, capsys: Out) -> None:
     """R1, R4: over sockets, in five processes; SIGTERM lets everybody finish, and ends with status 0."""
     here = shared.directory

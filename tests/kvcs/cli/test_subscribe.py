@@ -297,6 +297,7 @@ def test_layers() -> None:
             parse_layers(wrong)
 
 
+@pytest.mark.usefixtures("either_loop")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_interrupted(files: Files, certificates: Path, number: signal.Signals) -> None:
     """The retrieval is cancelled, nothing is left, exit status 130."""
