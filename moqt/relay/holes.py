@@ -251,6 +251,31 @@ class Holes:
                 raise fetch.error or RequestRejected(RequestErrorCode.TIMEOUT, "no answer upstream")
         return start, known if end is None else min(end, known)
 
+    async def group_end(self, start: Location, end: Location, asker: Driver) -> Location:
+        """The last Location of a range of whole Groups, as far as anybody knows.
+
+        Where its last Group is not here, the fetch that brings it says how it ends; FETCH_OK waits for that (section
+        3.8).
+        """
+        cached = self._track.cached
+        known = cached.end_object(end.group)
+        if known is not None:
+            return Location(end.group, known)
+        hole = cached.first_unknown(start, end)
+        if hole is not None and not self._is_empty(hole, end):
+            hole = cached.first_unknown(max(start, Location(end.group, 0)), end)
+        if hole is None or self._track.is_open(end.group) or self._track.may_come(hole):
+            return end
+        fetch = next((f for f in self.fetches if f.covers(hole)), None)
+        fetch = fetch or self.fetch(hole, end, asker)
+        await asyncio.shield(fetch.known)
+        return fetch.end if fetch.end is not None and fetch.end.group == end.group else end
+
+    def _is_empty(self, first: Location, last: Location) -> bool:
+        """Whether nothing is known of a whole range."""
+        found = self.look(first, last)
+        return isinstance(found, Span) and found.unknown and found.last == last
+
 
 def _overlap(fetch: UpstreamFetch, sender: RangeSender) -> bool:
     first, last = sender.remaining

@@ -18,7 +18,6 @@ from moqt.errors import (
 from moqt.model import (
     MAX_VI64,
     FullTrackName,
-    Location,
     Properties,
     TrackNamespace,
     namespace_matches,
@@ -215,8 +214,10 @@ class Answers:
         if request.phase is not Phase.PENDING:
             return
         told = end
-        if end.object == MAX_VI64 and (last := track.cached.end_object(end.group)) is not None:
-            told = max(start, Location(end.group, last))
+        if end.object == MAX_VI64 and message.parameters.fill_timeout != 0:
+            told = max(start, await track.holes.group_end(start, end, peer.driver))
+            if request.phase is not Phase.PENDING:
+                return
         following = after(told)
         is_last = following is None or track.cached.absent.first_outside(following) is None
         properties = _properties(track, message.parameters)

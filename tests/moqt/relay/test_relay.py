@@ -46,5 +46,23 @@ async def test_a_fetch_of_a_finished_track_tells_its_end_although_nothing_is_cac
         assert await _objects(fetch) == grid(range(3))
 
 
+async def test_a_fetch_of_whole_groups_tells_where_the_last_one_ends() -> None:
+    """FETCH_OK's End Location (section 3.8), by one upstream fetch, with and without a subscription."""
+    async with net() as world:
+        relay = await world.relay()
+        track = Track(NAME)
+        origin, _ = await world.origin(relay, track)
+        publish(track, range(5))
+        session = await world.session(relay)
+        groups = [LocationFilter.absolute_groups(Location(0, 0), last) for last in (1, 3)]
+        for number, location in enumerate(groups):
+            fetch = await session.fetch(*NAME, location=location)
+            assert (fetch.end, fetch.end_of_track) == (Location(2 * number + 1, 3), False)
+            assert await _objects(fetch) == grid(range(2 * number + 2))
+            assert origin.fetched == number + 1
+            if not number:
+                await session.subscribe(*NAME, location=LocationFilter.next_object())
+
+
 async def _objects(fetch: Fetch) -> list[Location]:
     return [item.location async for item in fetch if isinstance(item, Object)]
