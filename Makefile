@@ -1,9 +1,12 @@
 # Every target sets up what it needs, in .venv. Only make, a compiler and Python 3.11 or newer have to be there;
 # PYTHON=... names an interpreter, PYTEST_ARGS=... is handed to pytest, BENCH_ARGS=... to the benchmarks.
+# INTEROP_ROUNDS=20 runs the conformance client that often; INTEROP_PAGE= leaves the page of results as it is.
 
 PYTHON ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+INTEROP_ROUNDS ?= 1
+INTEROP_PAGE ?= docs/interop.md
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -qq
 FIND_PYTHON := for p in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
@@ -43,7 +46,7 @@ interop: $(VENV)/test.stamp ## beside MOQT implementations that others wrote; ne
 	@$(FIND_NEWER); \
 	if [ -z "$$p" ]; then echo "No Python 3.12 or newer with venv and pip was found: interoperation was not tested."; \
 	else $(MAKE) --no-print-directory $(INTEROP)/peers.stamp && \
-		$(VENV)/bin/python -m pytest tests/interop --page docs/interop.md $(PYTEST_ARGS); fi
+		$(VENV)/bin/python -m pytest tests/interop --rounds $(INTEROP_ROUNDS) $(addprefix --page ,$(INTEROP_PAGE)) $(PYTEST_ARGS); fi
 
 lint: $(VENV)/lint.stamp ## format, style, types, spelling
 	@$(VENV)/bin/ruff format --check .

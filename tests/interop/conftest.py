@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.harness import aiomoqt_relay, missing, moqrs_server
+from tests.interop.harness import aiomoqt_relay, kvcs_relay, missing, moqrs_server
 from tests.interop.results import Result, table, write
 
 RESULTS = pytest.StashKey[list[Result]]()
@@ -15,6 +15,9 @@ RESULTS = pytest.StashKey[list[Result]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--page", type=Path, help="the page whose table of results is replaced")
+    parser.addoption(
+        "--rounds", type=int, default=1, help="how often the conformance client runs its cases"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,7 +35,7 @@ def pytest_runtest_makereport(
     if isinstance(item, pytest.Function) and (report.when == "call" or report.failed):
         said = (item.function.__doc__ or item.name).strip().splitlines()[0].rstrip(".")
         if hasattr(item, "callspec"):
-            said = f"{said} ({item.callspec.id})"
+            said = f"{said} ({', '.join(item.callspec._idlist)})"
         found = item.config.stash[RESULTS]
         found[:] = [r for r in found if r.scenario != said]
         found.append(Result(item.module.PEER, said, report.passed))
@@ -54,6 +57,13 @@ def pytest_terminal_summary(
 def relay(certificates: Path) -> Iterator[str]:
     """The URL of aiomoqt's relay."""
     with aiomoqt_relay(certificates) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def ours(certificates: Path) -> Iterator[str]:
+    """The URL of `kvcs relay`."""
+    with kvcs_relay(certificates) as url:
         yield url
 
 

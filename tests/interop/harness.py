@@ -18,10 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from moqt import ClientTls, TrackNamespace, connect
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / ".venv-interop" / ("Scripts" if sys.platform == "win32" else "bin")
 PATIENCE = 30.0
 """Seconds after which a peer hangs."""
+DIRECT, RELAYED = "direct", "through `kvcs relay`"
+"""The two ways that scenarios with ends of others take."""
 
 
 def missing() -> str | None:
@@ -116,6 +120,24 @@ def moqrs_server(certificates: Path) -> Iterator[str]:
     python = str(PEERS / "python")
     with running(python, "-m", module, "127.0.0.1:0", *files, ready='"address"') as line:
         yield f"moqt://{json.loads(line)['address']}"
+
+
+@contextmanager
+def kvcs_relay(certificates: Path, *words: str) -> Iterator[str]:
+    """`kvcs relay`; yields its URL."""
+    command = [sys.executable, "-W", "error", "-m", "kvcs.cli.main", "relay", *words]
+    command += ["--listen", "127.0.0.1:0", "--cert", str(certificates / "server.pem")]
+    command += ["--key", str(certificates / "server-key.pem"), "--ca", str(certificates / "ca.pem")]
+    with running(*command, ready="relaying at ") as line:
+        yield line.rpartition(" ")[2]
+
+
+async def announced(url: str, ca: str, namespace: TrackNamespace) -> None:
+    """Waits until a relay has heard of a namespace."""
+    async with asyncio.timeout(PATIENCE), await connect(url, tls=ClientTls(ca_file=Path(ca))) as s:
+        async for event in await s.subscribe_namespace(namespace[:-1]):
+            if event == (namespace, True):
+                break
 
 
 class Refused(Exception):

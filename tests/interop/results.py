@@ -27,8 +27,10 @@ def table(results: list[Result]) -> str:
 
 
 def write(page: Path, results: list[Result]) -> None:
-    """Puts the table into its place on the page."""
+    """Puts the table into its place on the page, which stays as it is when the results are what they were."""
     text = page.read_text("utf-8")
     assert _BETWEEN.search(text), f"{page} has no place for the results"
     shown = f"{START}\n{table(results)}\n{END}"
-    page.write_text(_BETWEEN.sub(lambda _: shown, text), "utf-8")
+    changed = _BETWEEN.sub(lambda _: shown, text)
+    if changed != text:
+        page.write_text(changed, "utf-8")

@@ -1,4 +1,5 @@
-"""An aiomoqt subscriber and fetcher at our publisher, with KVCS's binary namespaces of five fields."""
+"""An aiomoqt subscriber and fetcher, at our publisher and through our relay, with KVCS's binary namespaces of five
+fields."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import pytest
 
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher
-from moqt import ObjectStatus
-from tests.interop.harness import Peer, Refused, peer
+from moqt import ClientTls, ObjectStatus
+from tests.interop.harness import DIRECT, RELAYED, Peer, Refused, announced, peer
 from tests.support.quic import server_tls
 from tests.support.world import Cache, small
 
@@ -57,13 +58,21 @@ def objects(found: list[list[Any]]) -> list[list[Any]]:
     ]
 
 
-@pytest.fixture
-async def scene(certificates: Path, ca: str) -> AsyncIterator[Scene]:
+@pytest.fixture(params=[DIRECT, RELAYED])
+async def scene(
+    request: pytest.FixtureRequest, certificates: Path, ca: str, ours: str
+) -> AsyncIterator[Scene]:
     cache = Cache(small(layers=LAYERS), 4 * BLOCKS)
     async with Publisher() as publisher, peer("aiomoqt_client") as client:
-        server = await publisher.listen("127.0.0.1", 0, tls=server_tls(certificates))
-        assert (await client("connect", url=server.url, ca=ca))["draft"] == 22
-        yield Scene(publisher, cache, client)
+        scene = Scene(publisher, cache, client)
+        if request.param == DIRECT:
+            url = (await publisher.listen("127.0.0.1", 0, tls=server_tls(certificates))).url
+        else:
+            url = ours
+            await publisher.announce(url, tls=ClientTls(ca_file=Path(ca)))
+            await announced(url, ca, scene.publication.name.namespace)
+        assert (await client("connect", url=url, ca=ca))["draft"] == 22
+        yield scene
         assert (await client("closed"))["closed"] is None
         await publisher.close(0.0)
 

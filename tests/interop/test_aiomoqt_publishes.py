@@ -1,24 +1,26 @@
-"""An aiomoqt publisher, as our relay or consumer meets one: announced to us, asked by our own API."""
+"""An aiomoqt publisher that announced itself to us or to our relay, asked by our own API."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import moqt
-from moqt import EndOfRange, Location, LocationFilter, Object, ObjectStatus, Session
+from moqt import ClientTls, EndOfRange, Location, LocationFilter, Object, ObjectStatus, Session
 from moqt.errors import RequestErrorCode, RequestRejected
 from moqt.wire.messages import PublishNamespace, RequestOk
 from moqt.wire.parameters import Parameters
-from tests.interop.harness import PATIENCE, Peer, peer
+from tests.interop.harness import DIRECT, PATIENCE, RELAYED, Peer, announced, peer
 from tests.support.quic import server_tls
 
 PEER = "aiomoqt 0.13.3 publisher"
-NAMESPACE = (b"kvcs-1", b"\x00\xff" * 8, bytes(16), b"\xfe" * 16, bytes(range(16)))
+PREFIX = (b"kvcs-1", b"\x00\xff" * 8, bytes(16), b"\xfe" * 16)
 NAME = b"k.raw.s0"
 OBJECTS, SIZE = 3, 4000
 
@@ -43,15 +45,16 @@ class Taking(moqt.Publisher):
 class Scene:
     """The peer, and our session with it."""
 
-    def __init__(self, origin: Peer, session: Session) -> None:
+    def __init__(self, origin: Peer, session: Session, namespace: tuple[bytes, ...]) -> None:
         self.origin = origin
         self.session = session
+        self.namespace = namespace
 
     async def subscribe(self, **kinds: Any) -> moqt.Subscription:
-        return await self.session.subscribe(NAMESPACE, NAME, timeout=PATIENCE, **kinds)
+        return await self.session.subscribe(self.namespace, NAME, timeout=PATIENCE, **kinds)
 
     async def fetch(self, location: LocationFilter | None = None) -> moqt.Fetch:
-        return await self.session.fetch(NAMESPACE, NAME, location=location, timeout=PATIENCE)
+        return await self.session.fetch(self.namespace, NAME, location=location, timeout=PATIENCE)
 
     async def groups(self, *groups: int) -> None:
         """Lets the peer give out Groups."""
@@ -59,20 +62,49 @@ class Scene:
             await self.origin("group", group=group)
 
 
-@pytest.fixture
-async def scene(certificates: Path, ca: str) -> AsyncIterator[Scene]:
-    taking = Taking()
-    async with (
-        await moqt.serve("127.0.0.1", 0, taking, tls=server_tls(certificates)) as server,
-        peer("aiomoqt_publisher") as origin,
-    ):
-        about = {"namespace": [f.hex() for f in NAMESPACE], "name": NAME.hex()}
+@pytest.fixture(params=[DIRECT, RELAYED])
+async def scene(
+    request: pytest.FixtureRequest, certificates: Path, ca: str, ours: str
+) -> AsyncIterator[Scene]:
+    opened = direct(certificates) if request.param == DIRECT else relayed(ours, ca)
+    async with opened as (url, session), peer("aiomoqt_publisher") as origin:
+        namespace = (*PREFIX, secrets.token_bytes(16))
+        about = {"namespace": [f.hex() for f in namespace], "name": NAME.hex()}
         sizes = {"objects": OBJECTS, "size": SIZE}
-        await origin("publish", url=server.url, ca=ca, **about, **sizes)
-        session, namespace = await taking.offered
-        assert namespace == NAMESPACE
-        yield Scene(origin, session)
-        assert session.closed is None
+        await origin("publish", url=url, ca=ca, **about, **sizes)
+        scene = Scene(origin, await session(namespace), namespace)
+        yield scene
+        assert scene.session.closed is None
+
+
+Opened = Callable[[tuple[bytes, ...]], Awaitable[Session]]
+"""Waits until a namespace is offered; the session to ask for its tracks."""
+
+
+@asynccontextmanager
+async def direct(certificates: Path) -> AsyncIterator[tuple[str, Opened]]:
+    """We listen, and ask the publisher on the session that it opened."""
+    taking = Taking()
+
+    async def opened(namespace: tuple[bytes, ...]) -> Session:
+        session, offered = await taking.offered
+        assert offered == namespace
+        return session
+
+    async with await moqt.serve("127.0.0.1", 0, taking, tls=server_tls(certificates)) as server:
+        yield server.url, opened
+
+
+@asynccontextmanager
+async def relayed(url: str, ca: str) -> AsyncIterator[tuple[str, Opened]]:
+    """We ask our relay."""
+    async with await moqt.connect(url, tls=ClientTls(ca_file=Path(ca))) as session:
+
+        async def opened(namespace: tuple[bytes, ...]) -> Session:
+            await announced(url, ca, namespace)
+            return session
+
+        yield url, opened
 
 
 async def take(source: moqt.Subscription | moqt.Fetch, count: int | None = None) -> list[Object]:
@@ -148,7 +180,7 @@ async def test_refusals(scene: Scene) -> None:
         await scene.fetch()
     assert rejected.value.code is RequestErrorCode.INVALID_RANGE
     with pytest.raises(RequestRejected) as rejected:
-        await scene.session.subscribe(NAMESPACE, b"none")
+        await scene.session.subscribe(scene.namespace, b"none")
     assert rejected.value.code is RequestErrorCode.DOES_NOT_EXIST
 
 
@@ -157,7 +189,7 @@ async def test_track_status(scene: Scene) -> None:
     live = await scene.subscribe()
     await scene.groups(0)
     await take(live, OBJECTS)
-    largest, properties = await scene.session.track_status(NAMESPACE, NAME, timeout=PATIENCE)
+    largest, properties = await scene.session.track_status(scene.namespace, NAME, timeout=PATIENCE)
     assert largest == Location(0, OBJECTS - 1)
     assert properties == live.properties
     live.cancel()

@@ -23,9 +23,8 @@ from moqt import (
 )
 from moqt.errors import DeadlineExceeded, RequestErrorCode, RequestRejected, StreamReset
 from tests.interop.commands import Files, scene, whole
-from tests.interop.harness import PATIENCE, aiomoqt_relay, peer
+from tests.interop.harness import PATIENCE, aiomoqt_relay
 from tests.support.ends import publish
-from tests.support.quic import server_tls
 
 PEER = "moq-rs 0.5.1"
 NAMESPACE = (b"interop", b"0102", b"0304", b"0506", b"0708")
@@ -172,21 +171,3 @@ async def test_relayed_groups(through: Through) -> None:
     publish(through.track, [4], OBJECTS)
     assert await collect(subscription, OBJECTS) == expected(through.track, 4)
     subscription.cancel()
-
-
-async def test_client(certificates: Path, ca: str) -> None:
-    """Its subscriber at our publisher, text namespace: discovery, FETCH of a group, the current group by a fill, live ones, the end."""
-    publisher, track = origin(0, 1, 2)
-    async with (
-        await moqt.serve("127.0.0.1", 0, publisher, tls=server_tls(certificates)) as server,
-        peer("moqrs_client") as client,
-    ):
-        await client("connect", url=server.url, ca=ca)
-        await client("find", path=b"/".join(NAMESPACE).decode())
-        fetched = await client("fetch", name=NAME.name.decode(), group=1)
-        assert fetched["objects"] == digests(track, 1)
-        assert (await client("subscribe", name=NAME.name.decode()))["first"] == 2
-        publish(track, [3, 4], OBJECTS)
-        publisher.remove_track(track)
-        came = (await client("groups"))["groups"]
-        assert sorted(came) == [[group, digests(track, group)] for group in (2, 3, 4)]
