@@ -22,6 +22,7 @@ from moqt import FullTrackName, Location, Publisher, Track
 from moqt.errors import PublishDoneCode
 
 if TYPE_CHECKING:
+    from kvcs.formats.base import Source
     from kvcs.signing import Signer
 
 SMALL_MANIFEST = 64 << 10
@@ -55,9 +56,9 @@ class ManifestPayload:
         octets = self._manifest.encode()
         return octets if self._signer is None else self._signer.enclose(octets, self._signature)
 
-    def read(self) -> bytes:
-        """The JSON octets, in a COSE_Sign1 where it is signed."""
-        return self._encode() if self._octets is None else self._octets
+    def read(self, prefix: bytes = b"") -> bytes:
+        """`prefix`, and the JSON octets, in a COSE_Sign1 where it is signed."""
+        return prefix + (self._encode() if self._octets is None else self._octets)
 
     def supersede(self) -> None:
         """A newer version is published."""
@@ -118,6 +119,7 @@ class Publication:
         self._version = 0
         self._unannounced = 0
         self._large = False
+        self._reading: tuple[Source, int] | None = None
         self.append(first_blocks)
         origin.add_namespace(self.name.namespace)
 
@@ -256,6 +258,15 @@ class Publication:
     def stop_soon(self, error: Exception) -> None:
         """`stop`, from within the sending of one of its Objects."""
         asyncio.get_running_loop().call_soon(self.stop, error)
+
+    def begin_layer(self, source: Source, layer: int) -> None:
+        """Has `source` checked, unless this layer of it is the one that was read from last.
+
+        Raises SourceChanged.
+        """
+        if (source, layer) != self._reading:
+            source.check_unchanged()
+            self._reading = source, layer
 
     def check_open(self) -> None:
         """Raises PublicationStopped once it was stopped or withdrawn."""

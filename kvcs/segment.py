@@ -27,10 +27,12 @@ def layer_priority(layer: int, layers: int) -> int:
 class SourceObject:
     """An Object of a file or the like, read when it is sent.
 
-    Every time the source says whether it is what it was. When a Location is sent again its Data is checked
-    against the digest that it was announced with as well; the first time consumers do that, and nothing else
-    was ever sent from this place.
+    The source says whether it is what it was whenever another layer is begun. When a Location is sent again its
+    Data is checked against the digest that it was announced with as well; the first time consumers do that, and
+    nothing else was ever sent from this place.
     """
+
+    __slots__ = ("_block", "_header", "_publication", "_sent", "_source")
 
     def __init__(
         self,
@@ -48,26 +50,30 @@ class SourceObject:
     def __len__(self) -> int:
         return HEADER_SIZE + self._header.data_length
 
-    def read(self) -> memoryview:
-        """The payload. Stops the publication when the source is not what it was (G7)."""
+    def read(self, prefix: bytes = b"") -> memoryview:
+        """`prefix` and the payload. Stops the publication when the source is not what it was (G7)."""
         header = self._header
+        head = prefix + header.encode()
+        octets = memoryview(bytearray(len(head) + header.data_length))
+        octets[: len(head)] = head
+        data = octets[len(head) :]
         try:
-            self._source.check_unchanged()
-            octets = read_section(
+            self._publication.begin_layer(self._source, header.layer)
+            read_data(
                 self._source,
                 self._publication.descriptor,
                 header.component,
                 header.layer,
                 self._block,
+                data,
             )
             if self._sent:
-                self._check(memoryview(octets)[HEADER_SIZE:])
+                self._check(data)
         except SourceChanged as error:
             self._publication.stop_soon(error)
             raise PayloadUnavailable(str(error)) from error
         self._sent = True
-        octets[:HEADER_SIZE] = header.encode()
-        return memoryview(octets)
+        return octets
 
     def _check(self, data: memoryview) -> None:
         header = self._header
@@ -78,18 +84,23 @@ class SourceObject:
             )
 
 
-def read_section(
-    source: Source, descriptor: Descriptor, component: Component, layer: int, block: int
-) -> bytearray:
-    """A buffer with room for a header and then the Data of a block, for KV both sections."""
-    octets = bytearray(HEADER_SIZE + descriptor.section_size(component))
-    data = memoryview(octets)[HEADER_SIZE:]
+def read_data(
+    source: Source,
+    descriptor: Descriptor,
+    component: Component,
+    layer: int,
+    block: int,
+    target: memoryview,
+) -> None:
+    """Fills `target` with the Data of a block, for KV both sections."""
+    if component is not Component.KV:
+        source.read_into(component, layer, block, target)
+        return
     start = 0
     for part in parts(component):
         end = start + descriptor.section_size(part)
-        source.read_into(part, layer, block, data[start:end])
+        source.read_into(part, layer, block, target[start:end])
         start = end
-    return octets
 
 
 def parts(component: Component) -> tuple[Component, ...]:
@@ -184,10 +195,9 @@ class Segment:
         }
 
     def _measure(self, source: Source, track: DataTrack, layer: int, block: int) -> bytes:
-        octets = read_section(
-            source, self._descriptor, track.component, layer, self.first_block + block
-        )
-        return hashlib.sha256(memoryview(octets)[HEADER_SIZE:]).digest()
+        data = memoryview(bytearray(self._descriptor.section_size(track.component)))
+        read_data(source, self._descriptor, track.component, layer, self.first_block + block, data)
+        return hashlib.sha256(data).digest()
 
     def put_source_layer(
         self, layer: int, source: Source, digests: dict[DataTrack, tuple[bytes, ...]]

@@ -11,9 +11,6 @@ from moqt.track import Group, StoredObject, Track
 from moqt.wire.data import FetchEncoder, SubgroupEncoder, SubgroupHeader
 from moqt.wire.filters import LocationRange
 
-_JOIN = 1024
-"""Payload up to this size is joined with its header: one call to the transport instead of two."""
-
 
 class _Sender(OutgoingStream):
     """A stream of Objects of one track. `on_finished` hears of its end, `on_fault` of unreadable payload."""
@@ -37,21 +34,15 @@ class _Sender(OutgoingStream):
     def finished(self) -> None:
         self._on_finished(self)
 
-    def _read(self, stored: StoredObject) -> bytes | memoryview | None:
+    def _put(self, prefix: bytes, stored: StoredObject) -> bool:
+        """Makes `prefix` and the payload the next pieces; False, and nothing is put, if it cannot be read."""
         try:
-            return stored.read()
+            self.pieces.extend(stored.pieces(prefix))
         except PayloadUnavailable as fault:
             self.reset_code = StreamErrorCode.INTERNAL_ERROR
             self._on_fault(fault)
-            return None
-
-    def _put(self, prefix: bytes, payload: bytes | memoryview) -> Supply:
-        if len(payload) <= _JOIN:
-            self.pieces.append(prefix + bytes(payload))
-        else:
-            self.pieces.append(prefix)
-            self.pieces.append(payload)
-        return Supply.MORE
+            return False
+        return True
 
 
 class SubgroupSender(_Sender):
@@ -130,10 +121,8 @@ class SubgroupSender(_Sender):
             stored = group.objects[self._index]
             self._index += 1
             if self.matches(group.group_id, stored):
-                payload = self._read(stored)
-                if payload is None:
-                    return Supply.RESET
-                return self._put(self._object(stored, len(payload)), payload)
+                prefix = self._object(stored, len(stored.payload))
+                return Supply.MORE if self._put(prefix, stored) else Supply.RESET
         if self._stop is not None:
             return self._end()
         if not group.ended:
@@ -141,7 +130,8 @@ class SubgroupSender(_Sender):
         if self._marked or not self.matches(group.group_id, group.end_marker):
             return self._end()
         self._marked = True
-        return self._put(self._object(group.end_marker, 0, ObjectStatus.END_OF_GROUP), b"")
+        self.pieces.append(self._object(group.end_marker, 0, ObjectStatus.END_OF_GROUP))
+        return Supply.MORE
 
     def _end(self) -> Supply:
         if self.leaves_out:
@@ -200,6 +190,7 @@ class RangeSender(_Sender):
         "_items",
         "_order",
         "_prefix",
+        "_ranked",
         "_track",
         "has_own_priority",
     )
@@ -226,6 +217,7 @@ class RangeSender(_Sender):
         self._order = order
         self._track = track
         self._broken = False
+        self._ranked: Group | None = None
         self.has_own_priority = has_own_priority
         """Whether its Subscriber Priority is not its subscription's."""
         assert track.largest is not None
@@ -243,37 +235,40 @@ class RangeSender(_Sender):
         for group, stored in self._items:
             if not self.matches(group.group_id, stored):
                 continue
-            payload = self._read(stored)
-            if payload is None:
-                self._broken = True
-                return self._break()
-            self._rank(group)
             header = ObjectHeader(
                 Location(group.group_id, stored.object_id),
-                len(payload),
+                len(stored.payload),
                 subgroup=0,
                 priority=group.priority,
                 properties=stored.properties,
             )
-            prefix, self._prefix = self._prefix, b""
-            return self._put(prefix + self._encoder.object(header), payload)
-        if self._prefix:
-            prefix, self._prefix = self._prefix, b""
-            return self._put(prefix, b"")
-        return Supply.END
+            if not self._put(self._prefix + self._encoder.object(header), stored):
+                self._broken = True
+                return self._break()
+            self._prefix = b""
+            self._rank(group)
+            return Supply.MORE
+        return self._put_prefix() or Supply.END
 
     def _break(self) -> Supply:
-        if self._prefix:
-            prefix, self._prefix = self._prefix, b""
-            return self._put(prefix, b"")
         self.reset_code = StreamErrorCode.INTERNAL_ERROR
-        return Supply.RESET
+        return self._put_prefix() or Supply.RESET
+
+    def _put_prefix(self) -> Supply | None:
+        """The header of the stream, unless it was sent."""
+        if not self._prefix:
+            return None
+        self.pieces.append(self._prefix)
+        self._prefix = b""
+        return Supply.MORE
 
     def _rank(self, group: Group) -> None:
         """A fetch stream is as urgent as its next Object."""
-        self.priority = self.priority._replace(
-            publisher=group.priority, group=group_key(group.group_id, self._order)
-        )
+        if group is not self._ranked:
+            self._ranked = group
+            self.priority = self.priority._replace(
+                publisher=group.priority, group=group_key(group.group_id, self._order)
+            )
 
 
 def _walk(
@@ -281,7 +276,6 @@ def _walk(
 ) -> Iterator[tuple[Group, StoredObject]]:
     for group in groups:
         first = group.index(start.object) if group.group_id == start.group else 0
-        for stored in group.objects[first:]:
-            if Location(group.group_id, stored.object_id) > last:
-                break
+        stop = group.index(last.object + 1) if group.group_id == last.group else None
+        for stored in group.objects[first:stop]:
             yield group, stored

@@ -34,11 +34,17 @@ class Payload(Protocol):
     def __len__(self) -> int:
         """Octets that `read` returns."""
 
-    def read(self) -> bytes | memoryview:
-        """The octets, always the same. Raises PayloadUnavailable, which ends the track."""
+    def read(self, prefix: bytes = b"") -> bytes | memoryview:
+        """`prefix`, and after it in the same buffer the octets, always the same. Raises PayloadUnavailable,
+        which ends the track.
+        """
 
 
 AnyPayload: TypeAlias = bytes | memoryview | Payload
+
+_IN_MEMORY = (bytes, memoryview)
+_JOIN = 1024
+"""Payload in memory up to this size is joined with its header: one call to the transport instead of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,24 @@ class StoredObject:
     def read(self) -> bytes | memoryview:
         """The payload. Raises PayloadUnavailable."""
         payload = self.payload
-        if isinstance(payload, bytes | memoryview):
-            return payload
-        octets = _as_octets(payload.read())
-        if len(octets) != len(payload):
-            raise PayloadUnavailable(f"{len(octets)} octets came of {len(payload)} announced")
-        return octets
+        return payload if isinstance(payload, _IN_MEMORY) else _read(payload, b"")
+
+    def pieces(self, prefix: bytes) -> list[bytes | memoryview]:
+        """`prefix` and the payload, in as few pieces as there can be without another copy of what is large.
+        Raises PayloadUnavailable.
+        """
+        payload = self.payload
+        if not isinstance(payload, _IN_MEMORY):
+            return [_read(payload, prefix)]
+        return [prefix + bytes(payload)] if len(payload) <= _JOIN else [prefix, payload]
+
+
+def _read(payload: Payload, prefix: bytes) -> bytes | memoryview:
+    octets = _as_octets(payload.read(prefix))
+    came = len(octets) - len(prefix)
+    if came != len(payload):
+        raise PayloadUnavailable(f"{came} octets came of {len(payload)} announced")
+    return octets
 
 
 def _as_octets(octets: bytes | memoryview) -> bytes | memoryview:

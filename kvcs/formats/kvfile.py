@@ -87,6 +87,10 @@ class KvFile:
         """The layers in the file, by their number in the model."""
         self.tokens, self.kv_heads, self.head_dim = shapes[Component.K]
         self.v_head_dim = shapes[Component.V][2]
+        self._parts = {
+            part: {layer: self.tensors[tensor_name(part, layer)] for layer in self.layers}
+            for part in (Component.K, Component.V)
+        }
         self._check_part()
         self.descriptor: Descriptor | None = None
         """The descriptor in the metadata, checked against the tensors; None where there is none."""
@@ -177,7 +181,7 @@ class KvFile:
         self, component: Component, layer: int, first: int, target: memoryview
     ) -> None:
         """Fills `target` with K or V of `layer` from token `first` of the file on; raises `SourceChanged`."""
-        info = self._header.tensors[tensor_name(component, layer)]
+        info = self._parts[component][layer]
         begin = info.begin + first * self.token_size(component)
         if first < 0 or begin + len(target) > info.end:
             raise IndexError(f"tokens from {first} on are not all in layer {layer}")
@@ -192,12 +196,15 @@ class KvFile:
 
     def check_unchanged(self) -> None:
         """Raises `SourceChanged` if inode, size or modification time are not those at the opening."""
-        now = os.fstat(self._fd)
-        for name in ("st_ino", "st_size", "st_mtime_ns"):
-            if getattr(now, name) != getattr(self._stat, name):
-                raise SourceChanged(
-                    f"{self.path} was changed while it was published; publish the new one again"
-                )
+        now, then = os.fstat(self._fd), self._stat
+        if (
+            now.st_mtime_ns != then.st_mtime_ns
+            or now.st_size != then.st_size
+            or now.st_ino != then.st_ino
+        ):
+            raise SourceChanged(
+                f"{self.path} was changed while it was published; publish the new one again"
+            )
 
     def close(self) -> None:
         """Closes the file; harmless when done twice."""

@@ -102,9 +102,12 @@ class Descriptor:
 
     def token_size(self, component: Component) -> int:
         """Octets of one token in one layer; for KV those of K and V."""
-        k = self.kv_heads * self.head_dim * self.element_size
-        v = self.kv_heads * self.v_head_dim * self.element_size
-        return {Component.K: k, Component.V: v, Component.KV: k + v}[component]
+        dim = 0
+        if component is not Component.V:
+            dim += self.head_dim
+        if component is not Component.K:
+            dim += self.v_head_dim
+        return self.kv_heads * dim * self.element_size
 
     def section_size(self, component: Component) -> int:
         """Octets of one block of one layer, raw; for KV both sections (O5)."""

@@ -27,8 +27,8 @@ MOST_WATERMARK = 1 << 20
 """What a fast and long path is given; more would only wait."""
 FIRST_WATERMARK = 256 << 10
 """Until the path is known."""
-_SMALLEST_SLICE = 4096
-"""A watermark that is nearly reached does not cut payload into slivers."""
+_SLIVER = 4096
+"""A watermark or a turn that is nearly over leaves no smaller part of an Object before or after it."""
 
 
 class Priority(NamedTuple):
@@ -233,8 +233,8 @@ class Scheduler:
         pieces = stream.pieces
         while supply is Supply.MORE and budget > 0 and stream.priority <= served:
             piece = pieces[0]
-            room = max(budget, _SMALLEST_SLICE)
-            if len(piece) > room:
+            if len(piece) > budget + _SLIVER:
+                room = max(budget, _SLIVER)
                 pieces[0] = memoryview(piece)[room:]
                 piece = memoryview(piece)[:room]
             else:

@@ -18,7 +18,7 @@ from kvcs.kvsp.identity import Identity
 from kvcs.payload import Component, Expectation, PayloadHeader, check_digest, layer_digest
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher, produce
-from kvcs.segment import layer_priority
+from kvcs.segment import SourceObject, layer_priority
 from moqt import Location, Track
 from moqt.quic.memory import MemoryBackend
 from tests.support.caches import SCOPE_KEY, descriptor, write_cache
@@ -163,6 +163,35 @@ def test_a_source_gives_the_same_objects_as_buffers() -> None:
         assert direct.manifest() == read.manifest()
         with pytest.raises(DuplicatePayload):
             segment.put_source_layer(0, source, segment.measure(source, 1))
+
+
+class CheckedSource(ArraySource):
+    """Counts how often it is asked whether it changed."""
+
+    checks = 0
+
+    def check_unchanged(self) -> None:
+        self.checks += 1
+
+
+def test_a_source_is_checked_whenever_another_layer_is_begun() -> None:
+    """G7: an Object is read into one buffer with what precedes it, at any time in any order."""
+    cache = Cache(small(), 16)
+    source = CheckedSource(cache.descriptor, cache.k, cache.v)
+    publication = published(cache)
+    segment = publication.segments[0]
+    for layer in range(4):
+        segment.put_source_layer(layer, source, segment.measure(source, layer))
+    groups = track_of(publication, b"k.raw.s0").groups
+    before = source.checks
+    for layer, block, checks in ((0, 0, 1), (0, 1, 1), (1, 0, 2), (1, 3, 2), (0, 2, 3)):
+        payload = groups[layer].objects[block].payload
+        assert isinstance(payload, SourceObject)
+        octets = bytes(payload.read(b"header"))
+        assert octets[:6] == b"header"
+        check_digest(PayloadHeader.decode(octets[6:74]), octets[74:])
+        assert octets[74:] == cache.part(Component.K, layer, 4 * block, 4 * block + 4)
+        assert source.checks - before == checks
 
 
 @asynccontextmanager

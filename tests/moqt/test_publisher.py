@@ -609,10 +609,10 @@ class Fragile:
     def __len__(self) -> int:
         return self._size
 
-    def read(self) -> bytes:
+    def read(self, prefix: bytes = b"") -> bytes:
         if self.gone and not self._shrinks:
             raise PayloadUnavailable("the file changed")
-        return bytes(self._size - self.gone)
+        return prefix + bytes(self._size - self.gone)
 
 
 @pytest.mark.parametrize("shrinks", [False, True])

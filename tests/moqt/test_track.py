@@ -160,13 +160,26 @@ class Lazy:
     def __len__(self) -> int:
         return self._size
 
-    def read(self) -> bytes | memoryview:
-        return self._octets
+    def read(self, prefix: bytes = b"") -> bytes | memoryview:
+        return prefix + bytes(self._octets) if prefix else self._octets
 
 
 def test_payload_that_is_not_what_it_was() -> None:
     view = memoryview(bytes(8)).cast("I")
     assert StoredObject(0, Lazy(view, 8)).read() == bytes(8)
+    assert StoredObject(0, Lazy(view, 8)).pieces(b"head") == [b"head" + bytes(8)]
     for size in (7, 9, 2):
         with pytest.raises(PayloadUnavailable):
             StoredObject(0, Lazy(view, size)).read()
+        with pytest.raises(PayloadUnavailable):
+            StoredObject(0, Lazy(view, size)).pieces(b"head")
+
+
+def test_pieces_of_an_object() -> None:
+    """What is small goes with its header, what is large is not copied."""
+    small, large = b"small", bytes(5000)
+    assert StoredObject(0, small).pieces(b"head") == [b"headsmall"]
+    assert StoredObject(0, b"").pieces(b"head") == [b"head"]
+    prefix, payload = StoredObject(0, large).pieces(b"head")
+    assert prefix == b"head"
+    assert payload is large

@@ -46,10 +46,10 @@ class CountedPayload:
     def __len__(self) -> int:
         return self._size
 
-    def read(self) -> bytes:
+    def read(self, prefix: bytes = b"") -> bytes:
         self._ledger.order.append(self._name)
         self._ledger.pulled[self._name] += self._size
-        return bytes(self._size)
+        return prefix + bytes(self._size)
 
 
 class CountedTrack(Track):

@@ -200,6 +200,15 @@ def test_a_large_object_is_cut_to_turns() -> None:
     assert wire.data[1] == b"b" * 3 * QUANTUM
 
 
+def test_a_turn_leaves_no_sliver_of_an_object() -> None:
+    """Objects with their headers are a little larger than a turn."""
+    wire, chosen = Wire(), Scheduler(watermark=10**9, quantum=QUANTUM)
+    for _ in range(2):
+        chosen.wake(Source(Flow(), rank(), [bytes(QUANTUM + 100)] * 2))
+    chosen.pump(wire)
+    assert wire.log == [(0, bytes(QUANTUM + 100)), (1, bytes(QUANTUM + 100))] * 2
+
+
 # Watermark
 
 
