@@ -7,6 +7,9 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 INTEROP_ROUNDS ?= 1
 INTEROP_PAGE ?= docs/interop.md
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS ?=
+FUZZ_ARGS ?=
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -qq
 FIND_PYTHON := for p in $(or $(PYTHON),python3.13 python3.12 python3.11 python3); do \
@@ -21,7 +24,7 @@ BACKEND_TESTS := tests/moqt/quic/test_contract.py $(wildcard tests/moqt/test_cli
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-backends interop lint bench certs clean
+.PHONY: help venv demo test test-backends interop lint bench fuzz certs clean
 unexport PYTHONPATH PYTHONHOME
 
 help: ## what can be made
@@ -57,11 +60,14 @@ lint: $(VENV)/lint.stamp ## format, style, types, spelling
 bench: $(VENV)/runtime.stamp ## all benchmarks: a table, and JSON and a picture in docs/bench; BENCH_ARGS=--quick
 	@$(VENV)/bin/python -m tests.bench $(BENCH_ARGS)
 
+fuzz: $(VENV)/test.stamp ## octets that are not quite right, for every parser; FUZZ_SECONDS=600 FUZZ_TARGETS=manifest,url
+	@$(VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --targets "$(FUZZ_TARGETS)" $(FUZZ_ARGS)
+
 certs: $(VENV)/runtime.stamp ## a short-lived CA with a server and a client pair, in certs/
 	@$(VENV)/bin/python certs/make.py
 
 clean: ## removes all that make made
-	@rm -rf $(VENV) $(BACKENDS) $(INTEROP) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist certs/*.pem
+	@rm -rf $(VENV) $(BACKENDS) $(INTEROP) .mypy_cache .pytest_cache .ruff_cache .hypothesis .fuzz dist certs/*.pem
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/created.stamp:

@@ -52,7 +52,10 @@ def parse_url(url: str) -> MoqtUrl:
         raise LocalError(f"{parts.hostname!r} is no host name; {expected}")
     if port == 0:
         raise LocalError(f"0 is no port to connect to; {expected}")
-    path = quote(parts.path, safe=_PATH) + (
-        f"?{quote(parts.query, safe=_PATH + '?')}" if parts.query else ""
-    )
+    try:
+        path = quote(parts.path, safe=_PATH) + (
+            f"?{quote(parts.query, safe=_PATH + '?')}" if parts.query else ""
+        )
+    except UnicodeEncodeError:
+        raise LocalError(f"{url!r} is not UTF-8; {expected}") from None
     return MoqtUrl(parts.hostname, DEFAULT_PORT if port is None else port, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -112,6 +113,7 @@ def _read(path: Path, most: int, what: str) -> bytes:
         if path.exists() and not path.is_file():
             raise UsageError(f"{what}: {path} is not a file")
         with path.open("rb") as file:
-            return file.read(most)
+            # Room for all that it asks for is made at once, so it asks for no more than there is.
+            return file.read(min(most, os.fstat(file.fileno()).st_size))
     except OSError as fault:
         raise UsageError(f"{what}: cannot read {path}: {fault.strerror}") from None

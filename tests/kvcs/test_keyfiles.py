@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,12 @@ def test_keys_are_not_in_messages(path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(keyfiles, "MAX_OCTETS", 10)
     with pytest.raises(UsageError, match="more than 10 octets"):
         load_private_key(path)
+
+
+@pytest.mark.parametrize("read", [load_private_key, lambda path: load_public_keys([path])])
+def test_nothing_but_beginnings(read: Callable[[Path], object], path: Path) -> None:
+    """Refused at once: who looks for every end through the whole file needs minutes for it."""
+    begin = b"-----BEGIN PUBLIC KEY-----"
+    path.write_bytes(begin * (MAX_OCTETS // len(begin)))
+    with pytest.raises(UsageError, match="key"):
+        read(path)

@@ -57,6 +57,7 @@ def test_urls(text: str, url: MoqtUrl, authority: str, shown: str) -> None:
         "moqt://ho st/",
         "moqt://hö/",
         "moqt://a,b/",
+        "moqt://host/\udcff",
     ],
 )
 def test_what_is_no_url(text: str) -> None:

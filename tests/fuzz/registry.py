@@ -1,0 +1,12 @@
+"""All targets, by name."""
+
+from __future__ import annotations
+
+from tests.fuzz.target import Target
+from tests.fuzz.targets import documents, files, objects, sessions, wire
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for module in (wire, objects, sessions, documents, files)
+    for target in module.TARGETS
+}
