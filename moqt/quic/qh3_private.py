@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
+from math import inf
 from typing import Any
 
 from qh3.quic.configuration import QuicConfiguration
@@ -116,6 +117,21 @@ class PacedConnection(QuicConnection):  # type: ignore[misc]
         self._windows = Windows(config)
         self._stumbles = 0
         self._sealed = 0
+        self._latest = -inf
+
+    def _never_back(self, now: float) -> float:
+        """The library ends a connection whose time goes back. uvloop's does: it runs a timer up to a
+        millisecond before the time that it was set for."""
+        self._latest = max(self._latest, now)
+        return self._latest
+
+    def receive_many_datagrams(self, datagrams: list[bytes], addr: Address, now: float) -> None:
+        """Like the library's, at a time not before any it has seen."""
+        super().receive_many_datagrams(datagrams, addr, self._never_back(now))
+
+    def handle_timer(self, now: float) -> None:
+        """Like the library's, at a time not before any it has seen."""
+        super().handle_timer(self._never_back(now))
 
     def _create_core(self, *arguments: Any) -> None:
         super()._create_core(*arguments)
@@ -124,6 +140,7 @@ class PacedConnection(QuicConnection):  # type: ignore[misc]
     def datagrams_to_send(self, now: float) -> Datagrams:
         """Like the library's, but what was built before it stumbled is not thrown away."""
         datagrams: Datagrams = []
+        now = self._never_back(now)
         if self._core is None:
             return datagrams
         try:

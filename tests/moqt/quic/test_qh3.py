@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from qh3.quic.configuration import QuicConfiguration
 
 from kvcs.certs import make
@@ -402,3 +404,20 @@ async def test_both_ways_with_the_default_backend(
     ends.listener.close()
     await ends.client.wait_closed()
     await ends.listener.wait_closed()
+
+
+# The event loop.
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_either_loop_will_do(certificates: Path, new_loop: Callable[[], Any]) -> None:
+    """uvloop's clock goes back, for which the library would end the connection as InvalidTime."""
+
+    async def whole_session() -> None:
+        async with join(named("qh3"), certificates) as ends:
+            ends.at_server.echo = True
+            ends.at_client.put(0, bytes(3000 * KIB))
+            await ends.at_client.until(lambda: len(ends.at_client.finished) == 1)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(whole_session())
