@@ -20,7 +20,7 @@ FIND_NEWER := for p in $(or $(PYTHON),python3.14 python3.13 python3.12 python3 $
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(not (3, 12) <= sys.version_info < (3, 15))' 2>/dev/null && break; p=; done
 BACKENDS := .venv-backends
 INTEROP := .venv-interop
-BACKEND_TESTS := tests/moqt/quic/test_contract.py $(wildcard tests/moqt/test_client_server.py tests/kvcs/test_end_to_end.py)
+BACKEND_TESTS := tests/moqt/quic/test_contract.py $(wildcard tests/moqt/test_client_server.py tests/kvcs/test_end_to_end.py tests/kvcs/cli/test_transport.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -27,6 +27,7 @@ from moqt.model import (
 from moqt.namespaces import NamespaceEvent, NamespacePublication, NamespaceSubscription
 from moqt.protocol.streams import IncomingStream, Receiver, StreamSink
 from moqt.publisher import Publisher
+from moqt.quic import BACKENDS as QUIC_BACKENDS
 from moqt.quic import backend as quic_backend
 from moqt.quic.base import Backend, ClientTls, ServerTls
 from moqt.relay import Relay
@@ -40,6 +41,7 @@ from moqt.wire.filters import LocationFilter, RangeFilter
 from moqt.wire.parameters import AuthorizationToken, Parameters
 
 __all__ = [
+    "QUIC_BACKENDS",
     "Action",
     "AllowAll",
     "AuthorizationToken",

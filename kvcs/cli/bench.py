@@ -9,6 +9,7 @@ import click
 
 from kvcs.bench.plan import Plan, scratch
 from kvcs.bench.runner import Result, run
+from kvcs.cli import transport
 
 
 @click.command("bench")
@@ -29,7 +30,13 @@ from kvcs.bench.runner import Result, run
     help="Data of one Object.",
 )
 @click.option(
-    "--backend", default="aioquic", show_default=True, metavar="NAME", help="QUIC library."
+    "--quic",
+    "--backend",
+    "quic",
+    type=transport.NAMES,
+    default="aioquic",
+    show_default=True,
+    help="QUIC library.",
 )
 @click.option(
     "--mtu",
@@ -58,7 +65,7 @@ def command(
     *,
     size: int,
     object_kib: int,
-    backend: str,
+    quic: str,
     mtu: int,
     rounds: int,
     bulk: bool,
@@ -69,10 +76,11 @@ def command(
     Every round transfers the cache twice in fresh publisher and consumer processes: with KVCS, verified into a file,
     and as plain QUIC streams that are only counted. Compare ratios, not megabits.
     """
+    transport.backend(quic)
     with tempfile.TemporaryDirectory(prefix="kvcs-bench-", dir=scratch()) as directory:
         plan = Plan(
             directory=directory,
-            backend=backend,
+            backend=quic,
             mtu=mtu,
             size_mib=size,
             object_kib=object_kib,

@@ -81,9 +81,9 @@ def _parse(path: Path) -> dict[str, object]:
 
 
 def flag_of(param: click.Parameter) -> str:
-    """What a parameter is called in settings and the environment: its longest flag, or an argument's name."""
+    """What a parameter is called in settings and the environment: its first long flag, or an argument's name."""
     names = [name for name in param.opts if name.startswith("--")] or [param.name or ""]
-    return max(names, key=len).lstrip("-").replace("-", "_")
+    return names[0].lstrip("-").replace("-", "_")
 
 
 def _parameters(

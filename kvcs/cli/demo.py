@@ -18,7 +18,7 @@ import click
 from rich.console import Console
 
 import kvcs
-from kvcs.cli import inputs, signals
+from kvcs.cli import inputs, signals, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.stage import Process, Stage, environment
 from kvcs.cli.text import one_line
@@ -72,11 +72,11 @@ class Cast:
             )
 
 
-async def play(console: Console, cast: Cast, rate: float) -> bool:
+async def play(console: Console, cast: Cast, rate: float, quic: str) -> bool:
     """Runs both processes; whether what was received is identical. Raises what went wrong."""
     stage = Stage(console, cast.layers)
     variables = environment(ROOT, cast.directory / "kvcs.toml")
-    files = ["--scope-key", str(cast.key), "--descriptor", str(cast.descriptor)]
+    files = ["--scope-key", str(cast.key), "--descriptor", str(cast.descriptor), "--quic", quic]
     places = ["--listen", "127.0.0.1:0", "--ready-file", str(cast.ready)]
     pace = ["--live-rate", str(rate), "--linger", str(PATIENCE)]
     stage.say(INTRODUCTION, "dim")
@@ -168,12 +168,14 @@ def _choose(file: Path | None, descriptor: Path | None, directory: Path) -> tupl
     metavar="LAYERS/S",
     help="Pace of the production.",
 )
+@transport.quic_option
 @verbose_option
-def command(*, file: Path | None, descriptor: Path | None, rate: float) -> int:
+def command(*, file: Path | None, descriptor: Path | None, rate: float, quic: str) -> int:
     """Publish a real KV cache from one process and receive it in another, layer by layer.
 
     Ends with 0 if every byte that was received is the one that was published.
     """
+    transport.backend(quic)
     with tempfile.TemporaryDirectory(prefix="kvcs-demo-") as name:
         cast = Cast(Path(name), *_choose(file, descriptor, Path(name)))
-        return 0 if signals.run(play(Console(highlight=False), cast, rate)) else DIFFERENT
+        return 0 if signals.run(play(Console(highlight=False), cast, rate, quic)) else DIFFERENT

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from kvcs import loops
-from kvcs.cli import endpoints, inputs, signals, signatures
+from kvcs.cli import endpoints, inputs, signals, signatures, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.plan import plan, show
 from kvcs.cli.text import one_line
@@ -28,7 +28,7 @@ from kvcs.publication import Publication
 from kvcs.publisher import Publisher, produce
 from kvcs.report import Report
 from kvcs.signing import Signer
-from moqt import ClientTls, ServerTls
+from moqt import Backend, ClientTls, ServerTls
 from moqt.errors import ConnectError, MoqtError
 
 LOOK = 0.5
@@ -52,6 +52,7 @@ class Job:
     max_cache_duration: float | None
     signer: Signer | None
     ready_file: Path | None
+    backend: Backend | None = None
 
 
 class Serving:
@@ -68,7 +69,7 @@ class Serving:
         job, stop = self._job, asyncio.Event()
         try:
             with ExitStack() as stack, signals.caught(stop.set):
-                async with Publisher() as publisher:
+                async with Publisher(backend=job.backend) as publisher:
                     publication = publisher.publish(
                         job.prompt.identity,
                         job.blocks,
@@ -241,6 +242,7 @@ def publish(job: Job, *, as_json: bool) -> int:
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as relay.")
 @click.option("--insecure", is_flag=True, help="Trust any relay; on loopback only.")
 @click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it serves.")
+@transport.quic_option
 @inputs.dry_run_option
 @inputs.json_option
 @verbose_option
@@ -262,6 +264,7 @@ def command(
     ca: Path | None,
     insecure: bool,
     ready_file: Path | None,
+    quic: str,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -288,15 +291,13 @@ def command(
                 max_cache_duration=max_cache_duration,
                 signer=signatures.signer(sign),
                 ready_file=ready_file,
+                backend=transport.backend(quic),
             )
         _notices(job, cache)
-        if dry_run:
-            _show_plan(job, as_json=as_json)
-            return 0
-        return publish(job, as_json=as_json)
+        return (_show_plan if dry_run else publish)(job, as_json=as_json)
 
 
-def _show_plan(job: Job, *, as_json: bool) -> None:
+def _show_plan(job: Job, *, as_json: bool) -> int:
     facts = plan(
         job.prompt,
         job.blocks,
@@ -306,6 +307,7 @@ def _show_plan(job: Job, *, as_json: bool) -> None:
         signed=job.signer is not None,
     )
     show(facts, as_json=as_json)
+    return 0
 
 
 def _server_tls(certificate: Path | None, key: Path | None) -> ServerTls | None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from kvcs import loops
-from kvcs.cli import endpoints, inputs, signals
+from kvcs.cli import endpoints, inputs, signals, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.publish import check_ready_file, write_ready_file
 from kvcs.errors import UsageError
-from moqt import ClientTls, Relay, RelayConfig, ServerTls
+from moqt import Backend, ClientTls, Relay, RelayConfig, ServerTls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,14 @@ class Job:
     client_tls: ClientTls
     limits: RelayConfig
     ready_file: Path | None
+    backend: Backend | None = None
 
 
 async def run(job: Job) -> None:
     """Relays until a signal comes, then lets subscribers finish. Raises MoqtError where it cannot listen."""
     stop = asyncio.Event()
     with ExitStack() as stack, signals.caught(stop.set):
-        async with Relay(limits=job.limits) as relay:
+        async with Relay(limits=job.limits, backend=job.backend) as relay:
             ready = await _listen(relay, job, stack)
             for url in job.upstreams:
                 relay.add_upstream(url, tls=job.client_tls)
@@ -79,6 +80,7 @@ async def _listen(relay: Relay, job: Job, stack: ExitStack) -> dict[str, object]
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as upstream.")
 @click.option("--insecure", is_flag=True, help="Trust any upstream; on loopback only.")
 @click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it listens.")
+@transport.quic_option
 @verbose_option
 def command(
     *,
@@ -90,6 +92,7 @@ def command(
     ca: Path | None,
     insecure: bool,
     ready_file: Path | None,
+    quic: str,
 ) -> int:
     """Relay between publishers and consumers, with a cache, until SIGINT or SIGTERM."""
     where = endpoints.parse_listen(listen)
@@ -108,6 +111,7 @@ def command(
         client_tls=endpoints.client_tls(urls, ca, insecure),
         limits=RelayConfig(cache_bytes=cache_bytes),
         ready_file=ready_file,
+        backend=transport.backend(quic),
     )
     loops.run(run(job))
     return 0

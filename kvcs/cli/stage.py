@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from kvcs import loops
 from kvcs.progress import LAYER_LINE
 
 BAR = 24
@@ -77,10 +78,11 @@ class Process:
 
 
 def environment(root: Path, config: Path) -> dict[str, str]:
-    """For processes that run this source, and no settings but those in `config`."""
+    """For processes that run this source on this loop, and no settings but those in `config`."""
     variables = {name: v for name, v in os.environ.items() if not name.startswith("KVCS_")}
     paths = [str(root), *filter(None, [variables.get("PYTHONPATH")])]
-    return variables | {"PYTHONPATH": os.pathsep.join(paths), "KVCS_CONFIG": str(config)}
+    own = {"PYTHONPATH": os.pathsep.join(paths), "KVCS_CONFIG": str(config)}
+    return variables | own | {loops.VARIABLE: loops.chosen()}
 
 
 class Stage:

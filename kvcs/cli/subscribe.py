@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvcs.cli import endpoints, inputs, signals, signatures
+from kvcs.cli import endpoints, inputs, signals, signatures, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.main import status_of
 from kvcs.cli.plan import plan, show
@@ -23,7 +23,7 @@ from kvcs.formats.safetensors import KvFileSink
 from kvcs.progress import LayerProgress, layer_progress, megabytes
 from kvcs.report import Report
 from kvcs.retrieval import STATUSES, Options
-from moqt import ClientTls, Config
+from moqt import Backend, ClientTls, Config
 from moqt.errors import ConnectError, MoqtError
 
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
@@ -39,6 +39,7 @@ class Job:
     options: Options
     tls: ClientTls
     config: Config = Config()  # noqa: RUF009 - frozen
+    backend: Backend | None = None
 
 
 class Fetching:
@@ -118,7 +119,9 @@ class Fetching:
         job = self._job
         try:
             async with asyncio.timeout_at(self._until):
-                return await Consumer.connect(url, tls=job.tls, config=job.config)
+                return await Consumer.connect(
+                    url, tls=job.tls, config=job.config, backend=job.backend
+                )
         except TimeoutError:
             raise Incomplete("incomplete: the deadline passed before there was a session") from None
         except ConnectError as fault:
@@ -247,6 +250,7 @@ def mbit_s(report: Report) -> float:
 @click.option("--no-probe", is_flag=True, help="Do not ask for shorter prefixes.")
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust, PEM.")
 @click.option("--insecure", is_flag=True, help="Check no certificate; on loopback only.")
+@transport.quic_option
 @inputs.dry_run_option
 @inputs.json_option
 @verbose_option
@@ -265,6 +269,7 @@ def command(
     no_probe: bool,
     ca: Path | None,
     insecure: bool,
+    quic: str,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -289,6 +294,7 @@ def command(
                 signed_by=signatures.trusted_keys(require_signature),
             ),
             tls=endpoints.client_tls(checked, ca, insecure),
+            backend=transport.backend(quic),
         )
         check_output(output, scope_key, descriptor, tokens, ca)
     if dry_run:
