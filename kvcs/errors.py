@@ -5,6 +5,7 @@ KvcsError                  1  anything else
 ├── PublicationNotFound    3  nobody publishes the prefix
 ├── Incomplete             4  the deadline passed, the publication vanished, objects are missing
 ├── Unauthorised           5  the peer refused access
+│   └── TokenError            an authorisation token that cannot be used
 ├── Conflict               5  signature, key or digest contradict what was received
 │   ├── DigestConflict        a manifest lists another digest than the Object received
 │   ├── ManifestError         a manifest that contradicts itself, its predecessor or the namespace
@@ -51,6 +52,10 @@ class Unauthorised(KvcsError):
     """The peer refused access to the scope."""
 
     exit_status = 5
+
+
+class TokenError(Unauthorised):
+    """An authorisation token cannot be used; the text quotes nothing of it."""
 
 
 class Conflict(KvcsError):

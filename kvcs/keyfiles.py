@@ -43,12 +43,12 @@ def load_public_keys(paths: Sequence[Path], key_id: bytes | None = None) -> list
 
 
 def _public_keys(path: Path, key_id: bytes | None) -> list[PublicKey]:
-    data = _read(path)
+    data = read(path)
     try:
-        if blocks := _pem_blocks(data):
-            keys = [_pem_public(label, block, key_id) for label, block in blocks]
+        if blocks := pem_blocks(data):
+            keys = [pem_public(label, block, key_id) for label, block in blocks]
         else:
-            found, single = _structured(data)
+            found, single = structured(data)
             if any(is_private(key) for key in found):
                 raise UsageError("it holds a private key; give consumers the public one only")
             keys = list(_usable(public_of(key, key_id, skip=not single) for key in found))
@@ -63,16 +63,16 @@ def _public_keys(path: Path, key_id: bytes | None) -> list[PublicKey]:
 
 def load_private_key(path: Path, key_id: bytes | None = None) -> PrivateKey:
     """The private key in a file. `key_id` is its identifier where the file, such as PEM, tells none."""
-    data = _read(path)
+    data = read(path)
     try:
-        if blocks := _pem_blocks(data):
+        if blocks := pem_blocks(data):
             keys = [
-                _pem_private(block, key_id)
+                pem_private(block, key_id)
                 for label, block in blocks
                 if label.endswith(b"PRIVATE KEY")
             ]
         else:
-            found, _ = _structured(data)
+            found, _ = structured(data)
             keys = [private_of(key, key_id) for key in found if is_private(key)]
         if len(keys) != 1:
             raise UsageError(f"expected one private key, it holds {len(keys) or 'none'}")
@@ -81,7 +81,8 @@ def load_private_key(path: Path, key_id: bytes | None = None) -> PrivateKey:
     return keys[0]
 
 
-def _read(path: Path) -> bytes:
+def read(path: Path) -> bytes:
+    """A file of keys; raises UsageError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_OCTETS + 1)
@@ -92,7 +93,7 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _structured(data: bytes) -> tuple[list[dict[object, object]], bool]:
+def structured(data: bytes) -> tuple[list[dict[object, object]], bool]:
     """The keys of a JSON or CBOR file, and whether it is a single one rather than a set."""
     read = jwk_keys if _is_json(data) else cose_keys
     keys, single = read(data, MAX_OCTETS)
@@ -109,7 +110,7 @@ def _usable(keys: Iterable[PublicKey | None]) -> Iterable[PublicKey]:
     return (key for key in keys if key is not None)
 
 
-def _pem_blocks(data: bytes) -> list[tuple[bytes, bytes]]:
+def pem_blocks(data: bytes) -> list[tuple[bytes, bytes]]:
     """Label and octets of each PEM block; none where the file is JSON, which may quote some."""
     if _is_json(data):
         return []
@@ -119,7 +120,8 @@ def _pem_blocks(data: bytes) -> list[tuple[bytes, bytes]]:
     return blocks
 
 
-def _pem_public(label: bytes, block: bytes, key_id: bytes | None) -> PublicKey:
+def pem_public(label: bytes, block: bytes, key_id: bytes | None) -> PublicKey:
+    """The public key in a PEM block; raises UsageError."""
     if label.endswith(b"PRIVATE KEY"):
         raise UsageError("it holds a private key; give consumers the public one only")
     try:
@@ -129,7 +131,8 @@ def _pem_public(label: bytes, block: bytes, key_id: bytes | None) -> PublicKey:
     return public_key(key, key_id)
 
 
-def _pem_private(block: bytes, key_id: bytes | None) -> PrivateKey:
+def pem_private(block: bytes, key_id: bytes | None) -> PrivateKey:
+    """The private key in a PEM block; raises UsageError."""
     try:
         key = load_pem_private_key(block + b"\n", None)
     except TypeError:
@@ -149,12 +152,13 @@ def write_key_pair(path: Path, key: PrivateKey) -> Path:
     beside = path.with_name(f"{path.name}.pub")
     if beside.exists():
         raise UsageError(f"{beside} exists; a key is never overwritten")
-    _write(path, private, 0o600)
-    _write(beside, public, 0o644)
+    write_new(path, private, 0o600)
+    write_new(beside, public, 0o644)
     return beside
 
 
-def _write(path: Path, octets: bytes, mode: int) -> None:
+def write_new(path: Path, octets: bytes, mode: int) -> None:
+    """Writes a file that must not exist yet. Raises UsageError."""
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(octets)

@@ -20,9 +20,10 @@ Members: TypeAlias = dict[object, object]
 _SIZE = 32
 _COSE_NAMES = {1: "kty", 2: "kid", 3: "alg", 4: "key_ops", -1: "crv", -2: "x", -3: "y", -4: "d"}
 _COSE_KINDS = {(1, 6): ("OKP", "Ed25519"), (2, 1): ("EC", "P-256")}
-_COSE_SYMMETRIC = 4
-_COSE_ALGORITHMS = {ES256: "ES256", EDDSA: "EdDSA"}
+_COSE_SYMMETRIC, _COSE_K = 4, -1
+_COSE_ALGORITHMS = {ES256: "ES256", EDDSA: "EdDSA", 5: "HS256"}
 _COSE_OPERATIONS = {1: "sign", 2: "verify"}
+_COSE_MAC_OPERATIONS = {9: "sign", 10: "verify"}
 _ALGORITHMS = {("EC", "P-256"): ("ES256",), ("OKP", "Ed25519"): ("EdDSA", "Ed25519")}
 """What may be said of a key of each kind."""
 
@@ -43,8 +44,8 @@ def jwk_keys(data: bytes, max_octets: int) -> tuple[list[Members], bool]:
 
 def _from_jwk(key: Mapping[str, object]) -> Members:
     members: Members = dict(key.items())
-    if members.get("kty") in ("EC", "OKP"):
-        for name in ("x", "y", "d"):
+    if members.get("kty") in ("EC", "OKP", "oct"):
+        for name in ("x", "y", "d", "k"):
             if name in members:
                 members[name] = _base64url(name, members[name])
     if "kid" in members:
@@ -85,12 +86,14 @@ def _from_cose(key: Mapping[object, object]) -> Members:
     members: Members = {name: value for name, value in named if name is not None}
     kind = _integer(members.get("kty")), _integer(members.get("crv"))
     members["kty"], members["crv"] = _COSE_KINDS.get(kind, (None, None))
+    named_operations = _COSE_OPERATIONS
     if kind[0] == _COSE_SYMMETRIC:
-        members["kty"] = "oct"
+        members["kty"], members["k"] = "oct", key.get(_COSE_K)
+        named_operations = _COSE_MAC_OPERATIONS
     if "alg" in members:
         members["alg"] = _named(members["alg"], _COSE_ALGORITHMS)
     if isinstance(operations := members.get("key_ops"), list | tuple):
-        members["key_ops"] = [_named(operation, _COSE_OPERATIONS) for operation in operations]
+        members["key_ops"] = [_named(operation, named_operations) for operation in operations]
     return members
 
 

@@ -31,18 +31,19 @@ class ScopePolicy:
 
     def decide(self, query: Query) -> Refusal | None:
         """None where a token grants it; never says which scopes there are."""
-        scope_id = _scope_of(query.namespace)
+        scope_id = scope_of(query.namespace)
         if scope_id is None:
             return Refusal("a request names the scope it is about: (kvcs-1, Scope ID, ...)")
         for token in query.tokens:
             for grant in self._grants.get(sha256(token.value).digest(), ()):
-                allowed = grant.publish if query.action.publishes else grant.subscribe
+                allowed = grant.publish if (query.of or query.action).publishes else grant.subscribe
                 if allowed and grant.scope_id == scope_id:
                     return None
         return Refusal("no token grants this")
 
 
-def _scope_of(namespace: TrackNamespace) -> bytes | None:
+def scope_of(namespace: TrackNamespace) -> bytes | None:
+    """The Scope ID that a namespace or prefix names, or None."""
     if len(namespace) < 2 or namespace[0] != PROTOCOL:
         return None
     return namespace[1] if len(namespace[1]) == SCOPE_ID_SIZE else None

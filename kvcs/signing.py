@@ -48,12 +48,23 @@ class _Es256(algorithms.Es256):
     def verify(cls, key: EC2Key, data: bytes, signature: bytes) -> bool:
         x, y = (int.from_bytes(part, "big") for part in (key.x, key.y))
         public = ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
-        r, s = (int.from_bytes(half, "big") for half in (signature[:_HALF], signature[_HALF:]))
-        try:
-            public.verify(encode_dss_signature(r, s), data, ec.ECDSA(SHA256()))
-        except InvalidSignature:
-            return False
-        return True
+        return _holds(public, data, signature)
+
+
+def es256_holds(key: PublicKey, data: bytes, signature: bytes) -> bool:
+    """Whether r and s, 32 octets each, are ES256 over `data` itself; for what is signed outside of COSE."""
+    if not isinstance(key.key, ec.EllipticCurvePublicKey) or len(signature) != SIGNATURE_SIZE:
+        return False
+    return _holds(key.key, data, signature)
+
+
+def _holds(public: ec.EllipticCurvePublicKey, data: bytes, signature: bytes) -> bool:
+    r, s = (int.from_bytes(half, "big") for half in (signature[:_HALF], signature[_HALF:]))
+    try:
+        public.verify(encode_dss_signature(r, s), data, ec.ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
 
 
 _ALGORITHMS = {Algorithm.ES256: _Es256, Algorithm.EDDSA: algorithms.EdDSA}
@@ -119,7 +130,7 @@ class TrustedKeys:
         if key.algorithm != algorithm:
             label = Algorithm(algorithm).label
             raise _untrusted(f"key {shown} is for {key.algorithm.label}, not for {label}")
-        if not _verifies(key, message):
+        if not verifies(key, message):
             raise _untrusted(f"the signature is not one of key {shown} over what was received")
         return message.payload
 
@@ -129,7 +140,8 @@ def _use_own_algorithm(message: Sign1Message, algorithm: Algorithm) -> None:
     message.phdr[headers.Algorithm] = _ALGORITHMS[algorithm]
 
 
-def _verifies(key: PublicKey, message: Sign1) -> bool:
+def verifies(key: PublicKey, message: Sign1) -> bool:
+    """Whether a COSE_Sign1, whose headers were checked, is signed with `key`."""
     parts = [message.protected, {}, message.payload, message.signature]
     try:
         signed = Sign1Message.from_cose_obj(parts, True)

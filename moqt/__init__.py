@@ -8,7 +8,7 @@
 Everything an application needs is here and in `moqt.errors` and `moqt.config`.
 """
 
-from moqt.auth import Action, AllowAll, Policy, Query, Refusal, Token
+from moqt.auth import Action, AllowAll, Policy, Query, Recheck, Refusal, Token
 from moqt.client import connect
 from moqt.config import Config, RelayConfig, SessionConfig, TransportConfig
 from moqt.model import (
@@ -70,6 +70,7 @@ __all__ = [
     "RangeFilter",
     "RangeKind",
     "Receiver",
+    "Recheck",
     "Refusal",
     "Relay",
     "RelayConfig",

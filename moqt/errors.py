@@ -172,6 +172,14 @@ class RequestRejected(RemoteError):
         self.retry_interval = retry_interval
 
 
+class TokenFault(MoqtError):
+    """An authorisation token that cannot be used. The text says why and quotes nothing of it."""
+
+
+class UntrustedToken(TokenFault):
+    """A token that is whole, but not sealed with a key that is trusted here."""
+
+
 class TrackAborted(RemoteError):
     """The publisher ended a subscription before the end of the track."""
 

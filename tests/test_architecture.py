@@ -35,7 +35,7 @@ RELAY_PARTS = {
 }
 RELAY_PARTS -= CACHE
 RELAY = CORE | DRIVER | STORE | SERVING | ASKING | CACHE | RELAY_PARTS | {"moqt.session"}
-PUBLIC = WORDS | {"moqt.config", "moqt"}
+PUBLIC = WORDS | {"moqt.config", "moqt.auth", "moqt"}
 DIRECTIONS = {
     "moqt.model": set[str](),
     "moqt.errors": set[str](),
@@ -51,8 +51,8 @@ DIRECTIONS = {
     **dict.fromkeys(ASKING, CORE | DRIVER | ASKING),
     "moqt.session": CORE | DRIVER | ASKING,
     **dict.fromkeys(CACHE, WORDS | CACHE | {"moqt.wire"}),
-    **dict.fromkeys(RELAY_PARTS, RELAY),
-    "moqt.auth": CORE,
+    **dict.fromkeys(RELAY_PARTS, RELAY | {"moqt.auth"}),
+    "moqt.auth": CORE | {"moqt.auth"},
     "moqt.relay": RELAY | ENDS | {"moqt.relay", "moqt.auth", "moqt.client", "moqt.server"},
     "moqt.plain": CORE | {"moqt.quic", "moqt.url"},
     "moqt.testing": {"moqt.testing"},

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, TypeVar
 
-from moqt.auth import Action, AllowAll, Policy, Query, Refusal
+from moqt.auth import AllowAll, Policy, Refusal
 from moqt.client import connect
 from moqt.config import Config, RelayConfig
 from moqt.connection import Driver
@@ -23,43 +23,24 @@ from moqt.model import FullTrackName, TrackNamespace, namespace_matches
 from moqt.protocol.requests import RequestState
 from moqt.publisher import refuse
 from moqt.quic.base import Backend, ClientTls, ServerTls
+from moqt.relay.authority import Authority
 from moqt.relay.cache import Cache
 from moqt.relay.cached import CachedObject
 from moqt.relay.holds import Holds
 from moqt.relay.links import Link
 from moqt.relay.peers import Peer
 from moqt.relay.requests import Answers
+from moqt.relay.revoking import revoke
 from moqt.relay.serving import ServedSubscription
 from moqt.relay.sources import Source, Sources
 from moqt.relay.track import RelayTrack
 from moqt.relay.updates import update
 from moqt.server import Server, serve
 from moqt.session import Session
-from moqt.wire.messages import (
-    Fetch,
-    Message,
-    Publish,
-    PublishNamespace,
-    Request,
-    RequestUpdate,
-    Subscribe,
-    SubscribeNamespace,
-    SubscribeTracks,
-    TrackStatus,
-)
+from moqt.wire.messages import Message, RequestUpdate
 from moqt.wire.parameters import AuthorizationToken
 
 _T = TypeVar("_T")
-
-_ACTIONS: dict[type[Request], Action] = {
-    PublishNamespace: Action.PUBLISH_NAMESPACE,
-    SubscribeNamespace: Action.SUBSCRIBE_NAMESPACE,
-    SubscribeTracks: Action.SUBSCRIBE_TRACKS,
-    Publish: Action.PUBLISH,
-    Subscribe: Action.SUBSCRIBE,
-    Fetch: Action.FETCH,
-    TrackStatus: Action.TRACK_STATUS,
-}
 
 
 class Relay:
@@ -84,6 +65,7 @@ class Relay:
         self.links: list[Link] = []
         self.servers: list[Server] = []
         self._policy = policy
+        self._authority = Authority(policy or AllowAll(), self._revoke)
         self._settings = config or Config()
         self.max_object_size = self._settings.session.max_object_size
         self._backend = backend
@@ -283,27 +265,21 @@ class Relay:
         self._peer(driver)
 
     def request_received(self, driver: Driver, request: RequestState) -> None:
-        refusal = self._decide(driver, request)
+        refusal = self._authority.admit(driver, request)
         if refusal is not None:
-            refuse(driver, request, refusal.code, refusal.reason)
+            refuse(driver, request, refusal.code, refusal.reason, retry=refusal.retry)
             return
         self._answers.answer(self._peer(driver), request)
 
-    def _decide(self, driver: Driver, request: RequestState) -> Refusal | None:
-        message = request.message
-        namespace, name = _subject(message)
-        query = Query(
-            action=_ACTIONS[type(message)],
-            namespace=namespace,
-            track=name,
-            tokens=(*request.tokens, *driver.core.peer_tokens),
-        )
-        return (self._policy or AllowAll()).decide(query)
+    def _revoke(self, driver: Driver, request: RequestState, refusal: Refusal) -> None:
+        if revoke(self._peer(driver), request, refusal):
+            self.request_ended(driver, request)
 
     def update_received(
         self, driver: Driver, request: RequestState, message: RequestUpdate, fault: str | None
     ) -> None:
-        update(self._peer(driver), request, message, fault)
+        refusal = self._authority.update(driver, request, message)
+        update(self._peer(driver), request, message, fault, refusal)
 
     def message_received(self, driver: Driver, request: RequestState, message: Message) -> None:
         published = self._peer(driver).published.get(request)
@@ -311,6 +287,7 @@ class Relay:
             published[1].message_received(message)
 
     def request_ended(self, driver: Driver, request: RequestState) -> None:
+        self._authority.forget(driver, request)
         peer = self._peer(driver)
         prefix = peer.watched.get(request)
         peer.leave(request)
@@ -329,6 +306,7 @@ class Relay:
             link.unwant(prefix)
 
     def session_closed(self, driver: Driver) -> None:
+        self._authority.session_closed(driver)
         peer = self.peers.pop(driver, None)
         holds = self._holds.pop(driver, None)
         if holds is not None:
@@ -342,14 +320,6 @@ class Relay:
         if driver.closed.done():
             error = driver.closed.result()
         peer.close(error)
-
-
-def _subject(message: Request) -> tuple[TrackNamespace, bytes | None]:
-    if isinstance(message, PublishNamespace):
-        return message.namespace, None
-    if isinstance(message, SubscribeNamespace | SubscribeTracks):
-        return message.prefix, None
-    return message.track
 
 
 def _is_loopback(host: str) -> bool:

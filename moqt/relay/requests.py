@@ -349,6 +349,7 @@ class _Offer:
 
     def request_opened(self, request: RequestState) -> None:
         """Objects may flow at once."""
+        request.tokens = self._asked.tokens  # what the peer says of it later is authorised by them
         self._served = self._answers.serve_offer(self._peer, request, self._parameters, self._track)
         self._served.begin()
 

@@ -57,6 +57,10 @@ class ServedFetch(Served):
         self._on_end(self)
         asyncio.get_running_loop().call_soon(self.driver.finish, self.request)
 
+    def revoke(self) -> None:
+        """Ends it at once: the subscriber may have no more."""
+        self._reset_streams(StreamErrorCode.EXPIRED_AUTH_TOKEN)
+
     def close(self) -> None:
         self._reset_streams(StreamErrorCode.CANCELLED)
 
@@ -238,6 +242,13 @@ class ServedSubscription(Served):
         self._done = code, reason
         self._reset_streams(StreamErrorCode(code))
         self._send_done()
+
+    def revoke(self, code: PublishDoneCode, reason: str) -> None:
+        """Ends it at once: the subscriber may have no more."""
+        if not self._over:
+            self._done = code, reason
+            self._reset_streams(StreamErrorCode.EXPIRED_AUTH_TOKEN)
+            self._send_done()
 
     def finish(self, code: PublishDoneCode, reason: str = "") -> None:
         """Ends the subscription once what came for it is sent."""

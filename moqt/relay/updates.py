@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from moqt.auth import Refusal
 from moqt.errors import PublishDoneCode, RequestErrorCode
 from moqt.protocol.requests import RequestState
 from moqt.publisher import too_many_ranges
@@ -10,11 +11,19 @@ from moqt.wire.messages import RequestError, RequestOk, RequestUpdate
 from moqt.wire.parameters import Parameters
 
 
-def update(peer: Peer, request: RequestState, message: RequestUpdate, fault: str | None) -> None:
+def update(
+    peer: Peer,
+    request: RequestState,
+    message: RequestUpdate,
+    fault: str | None,
+    unauthorised: Refusal | None = None,
+) -> None:
     """Applies what can be changed, or refuses, which ends the request."""
     served = peer.subscriptions.get(request)
     fetched = peer.fetches.get(request)
     refusal = _refusal(peer, request, message.parameters, fault)
+    if unauthorised is not None:
+        refusal = unauthorised.code, unauthorised.reason
     if refusal is not None:
         _refuse(peer, request, *refusal)
     elif served is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cbor2
 import pytest
 
-from kvcs import cose
+from kvcs import cose, envelope
 from kvcs.cose import Sign1, algorithm_and_key_id, open_sign1, payload_of_cose
 from kvcs.errors import ManifestError
 
@@ -67,8 +68,8 @@ def test_other_shapes(data: bytes) -> None:
 def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """M2: before anything is parsed."""
     data = sign1(PROTECTED, {}, bytes(200), SIGNATURE)
-    monkeypatch.setattr(cose, "MAX_OCTETS", 100)
-    monkeypatch.setattr(cose, "_MAX_WRAPPING", 100)
+    monkeypatch.setattr(cose, "_RULES", replace(cose._RULES, max_octets=100))
+    monkeypatch.setattr(envelope, "MAX_WRAPPING", 100)
     with pytest.raises(ManifestError, match=r"at most 200 octets are accepted, it has \d+;"):
         open_sign1(data)
 

@@ -1,0 +1,133 @@
+"""What a relay's sessions may do: a policy is asked, and asked again where its grant is for a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from moqt.auth import Action, Policy, Query, Recheck, Refusal
+from moqt.connection import Driver
+from moqt.model import TrackNamespace
+from moqt.protocol.requests import Phase, RequestState
+from moqt.wire.messages import (
+    Fetch,
+    Publish,
+    PublishNamespace,
+    Request,
+    RequestUpdate,
+    Subscribe,
+    SubscribeNamespace,
+    SubscribeTracks,
+    TrackStatus,
+)
+from moqt.wire.parameters import Parameters
+
+_ACTIONS: dict[type[Request], Action] = {
+    PublishNamespace: Action.PUBLISH_NAMESPACE,
+    SubscribeNamespace: Action.SUBSCRIBE_NAMESPACE,
+    SubscribeTracks: Action.SUBSCRIBE_TRACKS,
+    Publish: Action.PUBLISH,
+    Subscribe: Action.SUBSCRIBE,
+    Fetch: Action.FETCH,
+    TrackStatus: Action.TRACK_STATUS,
+}
+
+_MAX_ENDED = 1024
+"""Requests of a session that are over and still have a timer, before they are cleared away."""
+
+
+class Authority:
+    """Asks a policy for every request of every session, and tells `on_end` when one may run no longer."""
+
+    def __init__(
+        self, policy: Policy, on_end: Callable[[Driver, RequestState, Refusal], None]
+    ) -> None:
+        self._policy = policy
+        self._on_end = on_end
+        self._timers: dict[Driver, dict[RequestState, asyncio.TimerHandle]] = {}
+
+    def admit(self, driver: Driver, request: RequestState) -> Refusal | None:
+        """Why a new request is not granted, or None."""
+        return self._settle(driver, request, self._decide(driver, request, _action(request)))
+
+    def update(
+        self, driver: Driver, request: RequestState, message: RequestUpdate
+    ) -> Refusal | None:
+        """Why a REQUEST_UPDATE is not granted, or None.
+
+        A token that it brings has to grant the request itself; what it changes is an action of its own.
+        """
+        asked = message.parameters
+        if replace(asked, authorization_tokens=()) != Parameters():
+            decision = self._decide(driver, request, Action.REQUEST_UPDATE)
+            if isinstance(decision, Refusal):
+                return decision
+        if not asked.authorization_tokens:
+            return None
+        return self._settle(driver, request, self._decide(driver, request, _action(request)))
+
+    def forget(self, driver: Driver, request: RequestState) -> None:
+        """A request is over."""
+        timer = self._timers.get(driver, {}).pop(request, None)
+        if timer is not None:
+            timer.cancel()
+
+    def session_closed(self, driver: Driver) -> None:
+        """All of its requests are over."""
+        for timer in self._timers.pop(driver, {}).values():
+            timer.cancel()
+
+    def _decide(
+        self, driver: Driver, request: RequestState, action: Action
+    ) -> Refusal | Recheck | None:
+        namespace, track = _subject(request.message)
+        query = Query(
+            action=action,
+            namespace=namespace,
+            track=track,
+            tokens=(*request.tokens, *driver.core.peer_tokens),
+            of=_action(request),
+        )
+        return self._policy.decide(query)
+
+    def _settle(
+        self, driver: Driver, request: RequestState, decision: Refusal | Recheck | None
+    ) -> Refusal | None:
+        if isinstance(decision, Refusal):
+            return decision
+        self.forget(driver, request)
+        if decision is not None:
+            timers = self._timers.setdefault(driver, {})
+            if len(timers) >= driver.config.max_requests + _MAX_ENDED:
+                self._clear(driver, timers)
+            timers[request] = asyncio.get_running_loop().call_later(
+                decision.after, self._again, driver, request
+            )
+        return None
+
+    def _clear(self, driver: Driver, timers: dict[RequestState, asyncio.TimerHandle]) -> None:
+        for request in [one for one in timers if one.phase is Phase.ENDED]:
+            self.forget(driver, request)
+
+    def _again(self, driver: Driver, request: RequestState) -> None:
+        self.forget(driver, request)
+        if request.phase is Phase.ENDED or driver.closed.done():
+            return
+        decision = self._decide(driver, request, _action(request))
+        refusal = self._settle(driver, request, decision)
+        if refusal is not None:
+            self._on_end(driver, request, refusal)
+
+
+def _action(request: RequestState) -> Action:
+    """What was asked for; a PUBLISH of ours is what the peer subscribed to."""
+    return Action.SUBSCRIBE if request.is_local else _ACTIONS[type(request.message)]
+
+
+def _subject(message: Request) -> tuple[TrackNamespace, bytes | None]:
+    if isinstance(message, PublishNamespace):
+        return message.namespace, None
+    if isinstance(message, SubscribeNamespace | SubscribeTracks):
+        return message.prefix, None
+    return message.track

@@ -1,0 +1,49 @@
+"""How a relay ends a request that was granted and may run no longer (draft-22 sections 4.2 and 8)."""
+
+from __future__ import annotations
+
+from moqt.auth import Refusal
+from moqt.errors import PublishDoneCode, RequestErrorCode, StreamErrorCode
+from moqt.model import namespace_matches
+from moqt.protocol.requests import Phase, RequestState
+from moqt.publisher import refuse
+from moqt.relay.peers import Peer
+from moqt.wire.messages import Publish
+
+
+def revoke(peer: Peer, request: RequestState, refusal: Refusal) -> bool:
+    """Ends a request of the peer, with PUBLISH_DONE, REQUEST_ERROR or a reset.
+
+    True when it was cancelled, of which nobody else is told.
+    """
+    expired = refusal.code is RequestErrorCode.EXPIRED_AUTH_TOKEN
+    code = PublishDoneCode.EXPIRED if expired else PublishDoneCode.UNAUTHORIZED
+    if request.phase is Phase.PENDING:
+        task = peer.tasks.pop(request, None)
+        if task is not None:
+            task.cancel()
+        refuse(peer.driver, request, refusal.code, refusal.reason, retry=refusal.retry)
+        return False
+    subscription, fetch = peer.subscriptions.get(request), peer.fetches.get(request)
+    if subscription is not None:
+        subscription.revoke(code, refusal.reason)
+        return False
+    if fetch is not None:
+        fetch.revoke()
+        return False
+    if request in peer.trailing:
+        return False
+    _end_offers(peer, request, code, refusal.reason)
+    peer.driver.cancel(request, StreamErrorCode.EXPIRED_AUTH_TOKEN)
+    return True
+
+
+def _end_offers(peer: Peer, asked: RequestState, code: PublishDoneCode, reason: str) -> None:
+    """Ends what a SUBSCRIBE_TRACKS has led to."""
+    prefix = peer.tracks.get(asked)
+    if prefix is None:
+        return
+    for request, served in tuple(peer.subscriptions.items()):
+        message = request.message
+        if isinstance(message, Publish) and namespace_matches(prefix, message.track.namespace):
+            served.revoke(code, reason)
