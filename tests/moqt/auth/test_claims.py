@@ -91,7 +91,7 @@ def test_other_claims_are_refused(label: object) -> None:
     with pytest.raises(TokenFault, match="not known here") as refused:
         claims_of({1: "iss", label: 1})
     if label in RESTRICTIVE:
-        assert RESTRICTIVE[label] in str(refused.value)  # type: ignore[index]
+        assert RESTRICTIVE[label] in str(refused.value)
 
 
 @pytest.mark.parametrize(

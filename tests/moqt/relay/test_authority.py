@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from moqt import Action, AllowAll, AuthorizationToken, Query, Refusal, Token, Track
-from moqt.errors import RequestErrorCode, RequestRejected
-from moqt.wire.messages import Publish, SubscribeTracks
+from moqt import (
+    Action,
+    AllowAll,
+    AuthorizationToken,
+    Config,
+    NamespaceEvent,
+    Query,
+    Recheck,
+    Refusal,
+    Token,
+    Track,
+    TransportConfig,
+)
+from moqt.errors import (
+    PublishDoneCode,
+    RequestErrorCode,
+    RequestRejected,
+    StreamErrorCode,
+    StreamReset,
+    TrackAborted,
+)
+from moqt.protocol.requests import Phase
+from moqt.wire.messages import Publish, PublishDone, RequestOk, SubscribeTracks
 from moqt.wire.parameters import AliasType, Parameters
-from tests.support.ends import NAME
-from tests.support.relays import net
+from tests.support.ends import NAME, publish, until
+from tests.support.relays import Origin, join_noted, net
 
 TOKEN = AuthorizationToken(AliasType.USE_VALUE, None, 5, b"secret")
 
@@ -87,3 +109,214 @@ async def test_without_a_refusal_requests_go_on() -> None:
         subscription = await session.subscribe(*NAME)
         subscription.cancel()
         assert [q.action for q in policy.queries] == [Action.PUBLISH_NAMESPACE, Action.SUBSCRIBE]
+
+
+class Taker(Origin):
+    """Accepts every PUBLISH, and notes how each ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offered: list[Publish] = []
+        self.done: list[PublishDone] = []
+
+    def request_received(self, driver, request):  # type: ignore[no-untyped-def]
+        if isinstance(request.message, Publish):
+            self.offered.append(request.message)
+            driver.send(request, RequestOk(Parameters()))
+        else:
+            super().request_received(driver, request)
+
+    def message_received(self, driver, request, message):  # type: ignore[no-untyped-def]
+        if isinstance(message, PublishDone):
+            self.done.append(message)
+        super().message_received(driver, request, message)
+
+
+class Watching:
+    """Grants for a moment at a time, until a test takes that back."""
+
+    def __init__(self) -> None:
+        self.refusal: Refusal | None = None
+        self.spared: Action | None = None
+        self.queries: list[Query] = []
+
+    def decide(self, query: Query) -> Refusal | Recheck:
+        self.queries.append(query)
+        if self.refusal is None or query.action is self.spared:
+            return Recheck(0.01)
+        return self.refusal
+
+    async def refuse(self, code: RequestErrorCode = RequestErrorCode.EXPIRED_AUTH_TOKEN) -> None:
+        """What runs was looked at again, and is refused from now on."""
+        asked = len(self.queries)
+        await until(lambda: len(self.queries) > asked)
+        self.refusal = Refusal("over", code)
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (RequestErrorCode.EXPIRED_AUTH_TOKEN, PublishDoneCode.EXPIRED),
+        (RequestErrorCode.UNAUTHORIZED, PublishDoneCode.UNAUTHORIZED),
+    ],
+)
+async def test_a_subscription_ends_with_its_grant(
+    refused: RequestErrorCode, told: PublishDoneCode
+) -> None:
+    """R2: PUBLISH_DONE says why; until then it goes on as if nothing were."""
+    policy, track = Watching(), Track(NAME)
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        await world.origin(relay, track)
+        session = await world.session(relay)
+        noted, subscription = await join_noted(session)
+        publish(track, [0])
+        await until(lambda: len(noted.live) == 4)
+        await policy.refuse(refused)
+        error = await asyncio.wait_for(asyncio.shield(subscription.finished), 10)
+        assert isinstance(error, TrackAborted)
+        assert (error.code, error.reason) == (told, "over")
+        assert session.closed is None
+
+
+async def test_a_fetch_ends_with_its_grant() -> None:
+    """R2: its stream is reset with EXPIRED_AUTH_TOKEN."""
+    policy, track = Watching(), Track(NAME)
+    publish(track, range(8), size=1 << 14)
+    small = Config(transport=TransportConfig(max_data=1 << 16))
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        await world.origin(relay, track)
+        session = await world.session(relay, config=small)
+        fetch = await session.fetch(*NAME)
+        await policy.refuse()
+        error = await asyncio.wait_for(asyncio.shield(fetch.finished), 10)
+        assert isinstance(error, StreamReset)
+        assert error.code is StreamErrorCode.EXPIRED_AUTH_TOKEN
+        await until(lambda: all(not peer.fetches for peer in relay.peers.values()))
+
+
+async def test_offers_and_watches_end_with_their_grants() -> None:
+    policy, taker = Watching(), Taker()
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        session = await world.session(relay, responder=taker)
+        prefix = NAME.namespace[:1]
+        offer = await session.publish_namespace((b"kv", b"n"))
+        watch = await session.subscribe_namespace(prefix)
+        await session.driver.ask(lambda n: SubscribeTracks(n, prefix, Parameters()))
+        other = await world.session(relay)
+        published = await other.driver.ask(lambda n: Publish(n, NAME, 3, Parameters()))
+        await until(lambda: taker.offered)
+        policy.spared = Action.PUBLISH
+        await policy.refuse()
+        assert [event async for event in watch][-1:] == [NamespaceEvent((b"kv", b"n"), False)]
+        ended = await asyncio.wait_for(asyncio.shield(offer.ended), 10)
+        assert isinstance(ended, StreamReset)
+        assert ended.code is StreamErrorCode.EXPIRED_AUTH_TOKEN
+        await until(lambda: taker.done)
+        assert taker.done[0].status == PublishDoneCode.EXPIRED
+        policy.spared = None
+        await until(lambda: published.phase is Phase.ENDED)
+        peers = relay.peers.values()
+        await until(
+            lambda: not any(p.offers or p.watched or p.tracks or p.published for p in peers)
+        )
+        assert session.closed is None
+
+
+async def test_what_is_not_answered_yet_is_refused() -> None:
+    policy = Watching()
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        session = await world.session(relay)
+        asked = asyncio.create_task(session.subscribe(*NAME, rendezvous_timeout=60_000))
+        await until(lambda: policy.queries)
+        await policy.refuse()
+        with pytest.raises(RequestRejected) as refused:
+            await asyncio.wait_for(asked, 10)
+        assert refused.value.code is RequestErrorCode.EXPIRED_AUTH_TOKEN
+        await until(lambda: all(peer.is_idle for peer in relay.peers.values()))
+
+
+async def test_what_is_over_is_not_looked_at_again() -> None:
+    policy, track = Watching(), Track(NAME)
+    publish(track, [0])
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        await world.origin(relay, track)
+        session = await world.session(relay)
+        subscription = await session.subscribe(*NAME)
+        subscription.cancel()
+        async for _ in await session.fetch(*NAME):
+            pass
+        kinds = (Action.SUBSCRIBE, Action.FETCH)
+        await until(lambda: all(peer.is_idle for peer in relay.peers.values()))
+        policy.queries.clear()
+        await until(lambda: len(policy.queries) >= 3)  # the publisher's offer runs on
+        assert not [query for query in policy.queries if query.action in kinds]
+
+
+async def test_an_update_is_an_action_of_its_own() -> None:
+    """R2: it is decided for the request's names; a token that it brings has to grant the request."""
+    policy, track = Asked(None), Track(NAME)
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        await world.origin(relay, track)
+        session = await world.session(relay)
+        subscription = await session.subscribe(*NAME, tokens=(TOKEN,))
+        policy.queries.clear()
+        await subscription.update(Parameters(subscriber_priority=3))
+        fresh = AuthorizationToken(AliasType.USE_VALUE, None, 5, b"fresh")
+        await subscription.update(Parameters(authorization_tokens=(fresh,)))
+        both = Parameters(authorization_tokens=(fresh,), subscriber_priority=4)
+        await subscription.update(both)
+        wanted = [Action.REQUEST_UPDATE, Action.SUBSCRIBE, Action.REQUEST_UPDATE, Action.SUBSCRIBE]
+        assert [query.action for query in policy.queries] == wanted
+        assert {query.of for query in policy.queries} == {Action.SUBSCRIBE}
+        assert {(query.namespace, query.track) for query in policy.queries} == {tuple(NAME)}
+        values = [query.tokens[0].value for query in policy.queries]
+        assert values == [b"secret", b"fresh", b"fresh", b"fresh"]
+        policy.refusal = Refusal("not that")
+        with pytest.raises(RequestRejected) as refused:
+            await subscription.update(Parameters(subscriber_priority=5))
+        assert refused.value.code is RequestErrorCode.UNAUTHORIZED
+        error = await asyncio.wait_for(asyncio.shield(subscription.finished), 10)
+        assert isinstance(error, TrackAborted)
+        assert error.code is PublishDoneCode.UPDATE_FAILED
+
+
+async def test_a_fresh_token_keeps_a_subscription_running() -> None:
+    """R2: the grant is looked at with the token that came last."""
+    track = Track(NAME)
+
+    class ByToken:
+        """Grants by token, for a moment at a time."""
+
+        valid = {b"secret", b"fresh"}  # noqa: RUF012
+        asked = 0
+
+        def decide(self, query: Query) -> Refusal | Recheck | None:
+            if query.action.publishes:
+                return None
+            self.asked += 1
+            known = any(token.value in self.valid for token in query.tokens)
+            return Recheck(0.01) if known else Refusal("unknown")
+
+    policy = ByToken()
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        await world.origin(relay, track)
+        session = await world.session(relay)
+        noted, subscription = await join_noted(session, tokens=(TOKEN,))
+        _, other = await join_noted(await world.session(relay), tokens=(TOKEN,))
+        fresh = AuthorizationToken(AliasType.USE_VALUE, None, 5, b"fresh")
+        await subscription.update(Parameters(authorization_tokens=(fresh,)))
+        policy.valid = {b"fresh"}
+        assert isinstance(await asyncio.wait_for(asyncio.shield(other.finished), 10), TrackAborted)
+        asked = policy.asked
+        await until(lambda: policy.asked > asked + 2)
+        publish(track, [0])
+        await until(lambda: len(noted.live) == 4)
+        assert not subscription.finished.done()
+        subscription.cancel()
