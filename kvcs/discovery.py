@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kvcs.directory import Directory, Entry
-from kvcs.errors import KvcsError, PublicationNotFound, Unauthorised
+from kvcs.errors import Incomplete, KvcsError, PublicationNotFound, Unauthorised
 from kvcs.kvsp.identity import Identity
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import PUBLICATION_ID_SIZE, content_prefix, from_namespace
@@ -57,8 +57,10 @@ class Discovery:
         *,
         probe: bool = True,
         keys: TrustedKeys | None = None,
+        exclude: frozenset[bytes] = frozenset(),
     ) -> None:
         self._session = session
+        self._exclude = exclude
         self._directory = directory
         self._identity = identity
         self._blocks = blocks
@@ -169,6 +171,8 @@ class Discovery:
             return
         if len(suffix) != 1 or len(suffix[0]) != PUBLICATION_ID_SIZE:
             return
+        if suffix[0] in self._exclude:
+            return
         watch = ManifestWatch(
             self._session, name, self._identity, self._manifest_changed, keys=self._keys
         )
@@ -194,7 +198,8 @@ class Discovery:
 
     def _nothing(self) -> KvcsError | MoqtError:
         """Why there is none: what the peer refused, what is wrong with what it has, that it has none."""
-        faults = [entry.error for entry in self._asked] + [w.error for w in self._watches.values()]
+        faults: list[KvcsError | MoqtError | None] = [entry.error for entry in self._asked]
+        faults += [_out_of_reach(watch) for watch in self._watches.values()]
         errors = [error for error in faults if error is not None and not _is_absence(error)]
         for error in errors:
             if is_refusal(error):
@@ -232,8 +237,24 @@ def is_refusal(error: KvcsError | MoqtError) -> bool:
 
 
 def is_silence(error: MoqtError) -> bool:
-    """Whether the peer does not answer, or is gone."""
+    """Whether the peer does not answer, is gone or about to go."""
+    if isinstance(error, RequestRejected):
+        return error.code is RequestErrorCode.GOING_AWAY
     return isinstance(error, DeadlineExceeded | SessionClosed)
+
+
+def _out_of_reach(watch: ManifestWatch) -> KvcsError | MoqtError | None:
+    """What is wrong with a publication. One that is announced, and whose manifest cannot be had, is cut off from us:
+    a relay may tell of a publisher that was killed until it has noticed."""
+    error = watch.error
+    if error is None or isinstance(error, KvcsError | SessionClosed):
+        return error
+    if _is_absence(error) or is_refusal(error):
+        return error
+    return Incomplete(
+        f"incomplete: publication {watch.name.publication_id.hex()} is announced, but its manifest cannot be had "
+        f"({error}); its publisher may be gone: try again later, or give another URL as well"
+    )
 
 
 def _is_absence(error: KvcsError | MoqtError) -> bool:

@@ -59,6 +59,8 @@ MAX_FETCHES = 8
 """How often a version that was lost on its way is asked for."""
 STOPPED = frozenset({PublishDoneCode.INTERNAL_ERROR, PublishDoneCode.MALFORMED_TRACK})
 """With these a publisher gives a publication up: nothing of it may be used (G7)."""
+STOPPED_WHY = "the publisher stopped the publication, or is gone"
+"""Relays use the same code for a publisher that they lost; what its last Objects were worth nobody can tell."""
 
 
 class ManifestReceiver:
@@ -275,7 +277,7 @@ class ManifestWatch:
         error = subscription.finished.result()
         if isinstance(error, TrackAborted):
             if error.code in STOPPED:
-                raise PublicationStopped(f"the publisher stopped the publication: {error}")
+                raise PublicationStopped(f"{STOPPED_WHY}: {error}")
             if error.code is PublishDoneCode.UNAUTHORIZED:
                 raise error
         elif error is not None and not isinstance(error, StreamReset):

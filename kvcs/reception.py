@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -42,6 +43,10 @@ class TrackReceiver:
         self.fill_reset = False
         self.cut: set[int] = set()
         """Layers whose live stream ended while something of them was missing."""
+        self.live: Counter[int] = Counter()
+        """Live streams that are open, by layer."""
+        self.newest = -1
+        """The highest layer of which a live stream came."""
         self.fault: OSError | LookupError | ValueError | None = None
         """What the sink failed with."""
         self._closed = False
@@ -54,15 +59,21 @@ class TrackReceiver:
             self.fills_open += 1
             self.fills_seen += 1
             return _ObjectSink(self, None)
-        return _ObjectSink(self, stream.header.group if stream.header is not None else None)
+        group = stream.header.group if stream.header is not None else None
+        if group is not None:
+            self.live[group] += 1
+            self.newest = max(self.newest, group)
+        return _ObjectSink(self, group)
 
     def stream_closed(self, group: int | None, error: StreamReset | None) -> None:
         """A stream of the track ended: the live one of `group`, or a fill."""
         if group is None:
             self.fills_open -= 1
             self.fill_reset = self.fill_reset or error is not None
-        elif self.assembly.lacks(group):
-            self.cut.add(group)
+        else:
+            self.live[group] -= 1
+            if self.assembly.lacks(group):
+                self.cut.add(group)
         self.on_change()
 
     def object_settled(self) -> None:

@@ -53,6 +53,8 @@ class Options:
     """Ends it when nothing was newly verified for so long."""
     probe: bool = True
     """Whether shorter prefixes are asked for as well, which shows a relay where prompts diverge."""
+    exclude: frozenset[bytes] = frozenset()
+    """Publication IDs that are passed over: those that were tried in vain."""
     signed_by: TrustedKeys | None = None
     """Producers of whom one must have signed the manifest and so listed every Object (M9); None takes any."""
 
@@ -84,11 +86,8 @@ class Retrieval:
         if options.blocks is not None and options.blocks < 1:
             raise UsageError(f"blocks: expected at least 1, got {options.blocks}")
         self._wanted = most if options.blocks is None else min(options.blocks, most)
-        layers = range(descriptor.layers) if options.layers is None else options.layers
-        if not layers or layers.step != 1 or layers[0] < 0 or layers[-1] >= descriptor.layers:
-            raise UsageError(f"layers: expected a part of 0-{descriptor.layers - 1}")
         self.assembly = Assembly(
-            layers,
+            _layers(options, descriptor.layers),
             sink,
             self._layer_complete,
             of=descriptor.layers,
@@ -102,6 +101,7 @@ class Retrieval:
             self._wanted,
             probe=options.probe,
             keys=options.signed_by,
+            exclude=options.exclude,
         )
         self._arrived = (0, 0)
         self._watch: ManifestWatch | None = None
@@ -333,7 +333,7 @@ class Retrieval:
             return Unauthorised(f"the peer refused access: {error}")
         if self._watch is None and (told := unsuitable(error, self._session.url)) is not None:
             return told
-        if self._watch is not None or is_silence(error):
+        if self._watch is not None or is_silence(error) or self._session.moved is not None:
             return self._incomplete(str(error))
         return error
 
@@ -361,6 +361,14 @@ class Retrieval:
         report.duplicates = assembly.duplicates
         report.recovered = sum(track.recovered for track in self._tracks.values())
         report.missing = assembly.missing()
+
+
+def _layers(options: Options, of: int) -> range:
+    """The layers that are wanted, of a model with `of`. Raises UsageError."""
+    layers = range(of) if options.layers is None else options.layers
+    if not layers or layers.step != 1 or layers[0] < 0 or layers[-1] >= of:
+        raise UsageError(f"layers: expected a part of 0-{of - 1}")
+    return layers
 
 
 def _select(entry: SegmentEntry) -> list[DataTrack] | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from kvcs.assembly import Gap, TrackAssembly
 from kvcs.errors import PublicationStopped
 from kvcs.layer_fetch import LayerFetch
-from kvcs.manifest_watch import STOPPED
+from kvcs.manifest_watch import STOPPED, STOPPED_WHY
 from kvcs.reception import TrackReceiver
 from moqt import Location, LocationFilter, RangeFilter, Session, Subscription, TrackNamespace
 from moqt.errors import (
@@ -61,6 +61,9 @@ class TrackRetrieval:
         self.segment_complete = False
         """Set when a manifest marks the segment complete (C4)."""
         self._may_grow = True
+        self._passed: dict[int, float | None] = {}
+        """Layers that were passed over, and since when; None: they were asked for."""
+        self._timers: list[asyncio.TimerHandle] = []
 
     def _receiver(self) -> TrackReceiver:
         return TrackReceiver(self._assembly, self._progress.set, self._on_change)
@@ -91,6 +94,8 @@ class TrackRetrieval:
                 await self._fetch_all()
             await self._recover()
         finally:
+            for timer in self._timers:
+                timer.cancel()
             for receiver in (self.receiver, *self._repairs):
                 receiver.close()
 
@@ -156,10 +161,28 @@ class TrackRetrieval:
             elif not filling and receiver.cut:
                 cut, receiver.cut = receiver.cut, set()
                 await self._repair([gap for gap in self._assembly.absent() if gap.layer in cut])
+            elif not filling and (passed := self._passed_over()):
+                await self._repair([gap for gap in self._assembly.absent() if gap.layer in passed])
             elif not filling and self._over() and self._quiet() >= GAP_WAIT:
                 return
             else:
                 await self._wait(left if filling else GAP_WAIT - self._quiet())
+
+    def _passed_over(self) -> set[int]:
+        """Layers that no live stream brought though later ones came GAP_WAIT ago: a relay that lost its source and
+        found another knows nothing of what was published in between. Each is returned once."""
+        now, receiver, known = self._loop.time(), self.receiver, self._passed
+        for layer in self._assembly.owner.layers:
+            if layer >= receiver.newest:
+                break
+            if layer not in known and not receiver.live[layer] and self._assembly.lacks(layer):
+                known[layer] = now
+                self._timers.append(self._loop.call_later(GAP_WAIT, self._progress.set))
+        due = {
+            layer for layer, since in known.items() if since is not None and now >= since + GAP_WAIT
+        }
+        known.update(dict.fromkeys(due))
+        return {a for a in due if self._assembly.lacks(a) and not receiver.live[a]}
 
     def _quiet(self) -> float:
         """Seconds since all was published for which nothing arrived on any track, as far as was looked."""
@@ -185,7 +208,7 @@ class TrackRetrieval:
         error = subscription.finished.result()
         if isinstance(error, TrackAborted):
             if error.code in STOPPED:
-                raise PublicationStopped(f"the publisher stopped the publication: {error}")
+                raise PublicationStopped(f"{STOPPED_WHY}: {error}")
         elif isinstance(error, SessionClosed):
             raise error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -33,6 +33,16 @@ class TransportConfig:
     fills. Credit returns as streams close; a backend's cost per packet grows with those in use."""
     max_streams_bidi: int = 128
     """Requests the peer may have open at once."""
+
+    @classmethod
+    def noticing_within(cls, idle_timeout: float) -> TransportConfig:
+        """Notices a killed peer within `idle_timeout` seconds; pings keep pace with it."""
+        default = cls()
+        return replace(
+            default,
+            idle_timeout=idle_timeout,
+            keep_alive=min(default.keep_alive, idle_timeout / 4),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

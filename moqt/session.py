@@ -44,6 +44,12 @@ class Session:
         """Waits for the end of the session."""
         return await asyncio.shield(self.driver.closed)
 
+    @property
+    def moved(self) -> str | None:
+        """The URI of the peer's GOAWAY, "" for where it is now; None while it means to stay (section 2.6)."""
+        goaway = self.driver.goaway
+        return goaway.result() if goaway.done() and goaway.exception() is None else None
+
     async def peer_options(self) -> SetupOptions:
         """The peer's SETUP; requests need not wait for it, except for range filters."""
         return await asyncio.shield(self.driver.established)

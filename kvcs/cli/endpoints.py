@@ -77,14 +77,19 @@ def client_tls(urls: Sequence[str], ca: Path | None, insecure: bool) -> ClientTl
         raise UsageError("--ca and --insecure exclude each other")
     if ca is not None:
         _certificates("ca", ca)
+    check_insecure(urls, insecure=insecure)
     if insecure:
-        for url in urls:
-            if not is_loopback(parse_url(url).host):
-                raise UsageError(
-                    f"--insecure: {url} is not on loopback; give the CA of its certificate with --ca"
-                )
         _log.warning("certificates are not checked")
     return ClientTls(ca_file=ca, verify=not insecure)
+
+
+def check_insecure(urls: Sequence[str], *, insecure: bool) -> None:
+    """Raises UsageError where certificates would go unchecked beyond this machine."""
+    for url in urls:
+        if insecure and not is_loopback(parse_url(url).host):
+            raise UsageError(
+                f"--insecure: {url} is not on loopback; give the CA of its certificate with --ca"
+            )
 
 
 def check_listen_tls(host: str, cert: Path | None, key: Path | None) -> None:

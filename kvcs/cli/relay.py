@@ -15,7 +15,7 @@ from kvcs.cli import endpoints, inputs, signals, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.publish import check_ready_file, write_ready_file
 from kvcs.errors import UsageError
-from moqt import Backend, ClientTls, Relay, RelayConfig, ServerTls
+from moqt import Backend, ClientTls, Config, Relay, RelayConfig, ServerTls, TransportConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,7 @@ class Job:
     server_tls: ServerTls | None
     client_tls: ClientTls
     limits: RelayConfig
+    config: Config
     ready_file: Path | None
     backend: Backend | None = None
 
@@ -35,7 +36,7 @@ async def run(job: Job) -> None:
     """Relays until a signal comes, then lets subscribers finish. Raises MoqtError where it cannot listen."""
     stop = asyncio.Event()
     with ExitStack() as stack, signals.caught(stop.set):
-        async with Relay(limits=job.limits, backend=job.backend) as relay:
+        async with Relay(limits=job.limits, config=job.config, backend=job.backend) as relay:
             ready = await _listen(relay, job, stack)
             for url in job.upstreams:
                 relay.add_upstream(url, tls=job.client_tls)
@@ -79,6 +80,14 @@ async def _listen(relay: Relay, job: Job, stack: ExitStack) -> dict[str, object]
 )
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as upstream.")
 @click.option("--insecure", is_flag=True, help="Trust any upstream; on loopback only.")
+@click.option(
+    "--idle-timeout",
+    type=inputs.some_seconds,
+    default=TransportConfig().idle_timeout,
+    show_default=True,
+    metavar="S",
+    help="Silence after which a peer counts as lost.",
+)
 @click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it listens.")
 @transport.quic_option
 @verbose_option
@@ -91,6 +100,7 @@ def command(
     cache_bytes: int,
     ca: Path | None,
     insecure: bool,
+    idle_timeout: float,
     ready_file: Path | None,
     quic: str,
 ) -> int:
@@ -110,6 +120,7 @@ def command(
         server_tls=ServerTls(certificate=cert, private_key=key) if cert and key else None,
         client_tls=endpoints.client_tls(urls, ca, insecure),
         limits=RelayConfig(cache_bytes=cache_bytes),
+        config=Config(transport=TransportConfig.noticing_within(idle_timeout)),
         ready_file=ready_file,
         backend=transport.backend(quic),
     )

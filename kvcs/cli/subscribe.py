@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,13 +19,16 @@ from kvcs.cli.main import status_of
 from kvcs.cli.plan import plan, show
 from kvcs.cli.text import one_line
 from kvcs.consumer import Consumer
-from kvcs.errors import Incomplete, KvcsError, Unauthorised, UsageError
+from kvcs.errors import Incomplete, KvcsError, PublicationNotFound, Unauthorised, UsageError
 from kvcs.formats.safetensors import KvFileSink
 from kvcs.progress import LayerProgress, layer_progress, megabytes
 from kvcs.report import Report
 from kvcs.retrieval import STATUSES, Options
 from moqt import Backend, ClientTls, Config
 from moqt.errors import ConnectError, MoqtError
+
+MAX_PUBLICATIONS = 4
+"""Publications of one peer that are tried: each one may cost a stall."""
 
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
@@ -50,6 +54,8 @@ class Fetching:
         self._job = job
         self._progress = progress
         self._until: float | None = None
+        self._faults: list[tuple[str, KvcsError, Report]] = []
+        """What went wrong, with the URL and how far it came."""
         self._shown = -1
         """The last layer that was shown: a second peer gives the first ones again."""
 
@@ -68,52 +74,105 @@ class Fetching:
 
         Each starts anew: what two of them publish need not be of one production (C8).
         """
-        faults: list[tuple[str, KvcsError, Report]] = []
-        for url in self._job.urls:
+        places, known = deque(self._job.urls), set(self._job.urls)
+        while places and not (self._faults and self._over()):
+            url = places.popleft()
             self.report = Report(source=url)
             try:
-                with _sink(self._job) as sink:
-                    await self._retrieve(url, sink)
-                    sink.finish(self.report.blocks)
-                return
+                moved = await self._from(url)
             except OSError as fault:  # of the file: those of the network are MoqtErrors
                 raise _cannot_write(self._job.output, fault) from None
             except UsageError:
                 raise
             except KvcsError as fault:
-                faults.append((url, fault, self.report))
-                if self._over():
-                    break
-                self._progress.note(one_line(f"{url}: {fault}"))
-        _, gravest, self.report = max(faults, key=lambda entry: entry[1].exit_status)
-        if len(faults) > 1:
-            raise type(gravest)("; ".join(f"{url}: {fault}" for url, fault, _ in faults))
+                self._failed(url, fault)
+                continue
+            if self.report.status == "complete":
+                return
+            if moved is not None and moved not in known:
+                known.add(moved)
+                places.appendleft(moved)
+        _, gravest, self.report = max(self._faults, key=lambda entry: entry[1].exit_status)
+        if len(self._faults) > 1:
+            raise type(gravest)("; ".join(f"{url}: {fault}" for url, fault, _ in self._faults))
         raise gravest
+
+    def _failed(self, url: str, fault: KvcsError) -> None:
+        self._faults.append((url, fault, self.report))
+        if not self._over():
+            self._progress.note(one_line(f"{url}: {fault}"))
+
+    async def _from(self, url: str) -> str | None:
+        """Tries the publications of one peer in turn, as another one may be whole (C8).
+
+        Returns where to go on if the peer said that before it left. Raises KvcsError where there is no session.
+        """
+        tried: frozenset[bytes] = frozenset()
+        with _sink(self._job):
+            pass  # whether the output can be written shows before anybody is asked
+        async with await self._connect(url) as consumer:
+            self._progress.note(f"connected to {url}")
+            while True:
+                self.report = Report(source=url)
+                try:
+                    with _sink(self._job) as sink:
+                        await self._retrieve(consumer, sink, tried)
+                        sink.finish(self.report.blocks)
+                    return None
+                except UsageError:
+                    raise
+                except KvcsError as fault:
+                    if not tried or not isinstance(fault, PublicationNotFound):
+                        self._failed(url, fault)
+                    publication = self.report.publication
+                    tried |= {publication} if publication else set()
+                    moved = consumer.session.moved
+                    gone = moved is not None or consumer.session.closed is not None
+                    if (
+                        publication is None
+                        or gone
+                        or len(tried) >= MAX_PUBLICATIONS
+                        or self._over()
+                    ):
+                        return self._elsewhere(moved)
+
+    def _elsewhere(self, moved: str | None) -> str | None:
+        """The URI of a GOAWAY, if one can go there."""
+        if not moved:
+            return None
+        try:
+            (url,) = endpoints.checked_urls([moved])
+            endpoints.check_insecure([url], insecure=not self._job.tls.verify)
+        except UsageError as fault:
+            self._progress.note(one_line(f"the peer leaves and names no place to go on: {fault}"))
+            return None
+        self._progress.note(f"the peer leaves; going on at {url}")
+        return url
 
     def _over(self) -> bool:
         return self._until is not None and asyncio.get_running_loop().time() >= self._until
 
-    async def _retrieve(self, url: str, sink: KvFileSink) -> None:
-        job = self._job
-        options = job.options
-        consumer = await self._connect(url)
-        async with consumer:
-            self._progress.note(f"connected to {url}")
-            if self._until is not None:
-                left = max(self._until - asyncio.get_running_loop().time(), 0.001)
-                options = replace(options, deadline=left)
-            retrieval = consumer.retrieve(job.prompt.identity, sink, options)
-            self.report = retrieval.report
-            try:
-                async for layer in retrieval:
-                    if layer > self._shown:
-                        self._shown = layer
-                        self._progress.layer(layer, retrieval.assembly.octets)
-                await retrieval.finish()
-            except MoqtError as fault:
-                raise _as_ours(fault) from fault
-            finally:
-                await retrieval.cancel()
+    async def _retrieve(
+        self, consumer: Consumer, sink: KvFileSink, tried: frozenset[bytes]
+    ) -> None:
+        options = replace(self._job.options, exclude=tried)
+        if tried:
+            options = replace(options, wait=0.0)
+        if self._until is not None:
+            left = max(self._until - asyncio.get_running_loop().time(), 0.001)
+            options = replace(options, deadline=left)
+        retrieval = consumer.retrieve(self._job.prompt.identity, sink, options)
+        self.report = retrieval.report
+        try:
+            async for layer in retrieval:
+                if layer > self._shown:
+                    self._shown = layer
+                    self._progress.layer(layer, retrieval.assembly.octets)
+            await retrieval.finish()
+        except MoqtError as fault:
+            raise _as_ours(fault) from fault
+        finally:
+            await retrieval.cancel()
 
     async def _connect(self, url: str) -> Consumer:
         job = self._job

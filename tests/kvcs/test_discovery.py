@@ -351,6 +351,18 @@ async def test_a_publication_that_vanished_counts_as_none() -> None:
             await s.find(Cache(OF, 8).identity)
 
 
+async def test_a_publication_whose_publisher_is_gone_is_incomplete() -> None:
+    """A relay may announce what it can no longer have; what the person at the end can do about it is told."""
+    async with searching() as search:
+        cache = Cache(OF, 8)
+        cache.publish(search.publisher)
+        search.origin.on(
+            Subscribe, MANIFEST, lambda play: play.reject(RequestErrorCode.INTERNAL_ERROR)
+        )
+        with pytest.raises(Incomplete, match=r"its manifest cannot be had .*give another URL"):
+            await search.find(cache.identity)
+
+
 async def test_the_reason_is_told_when_none_can_be_used() -> None:
     """M7: a publication whose manifest is wrong, the only one: status 5."""
     cache = Cache(OF, 16)

@@ -442,6 +442,27 @@ async def test_a_cut_group_is_made_good_while_production_goes_on() -> None:
         await retrieval.cancel()
 
 
+async def test_a_layer_that_was_passed_over_is_asked_for_in_the_middle_of_production() -> None:
+    """C7, C9: a relay that found another source knows nothing of the layers in between, not even that they are lost."""
+    async with scene(layers=0) as s:
+        plays: list[Play] = []
+
+        def act(play: Play) -> None:
+            play.accept()
+            plays.append(play)
+
+        s.origin.on(Subscribe, K, act)
+        retrieval = (await s.consumer()).retrieve(s.cache.identity, Target(s.cache).sink)
+        await until(lambda: bool(plays))
+        s.cache.put(s.publication.segments[0], range(3))
+        plays[0].live(0, range(3))
+        plays[0].live(2, range(3))
+        await until(lambda: retrieval.assembly.layers_usable == 3)
+        (asked,) = fetches(s.origin)
+        assert asked.parameters.location_filter == LocationFilter.absolute_groups(Location(1, 0), 1)
+        await retrieval.cancel()
+
+
 @pytest.mark.parametrize("code", [PublishDoneCode.INTERNAL_ERROR, PublishDoneCode.MALFORMED_TRACK])
 async def test_a_track_that_was_stopped_leaves_nothing(code: PublishDoneCode) -> None:
     """G7: PUBLISH_DONE INTERNAL_ERROR ends the retrieval, and everything counts as missing."""
