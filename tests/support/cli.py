@@ -22,7 +22,7 @@ from tests.support.caches import SCOPE_KEY, descriptor, write_cache
 
 Out = pytest.CaptureFixture[str]
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a command hangs."""
 
 

@@ -47,7 +47,7 @@ async def _relay(directory: Path, certificates: Path) -> None:
         *complete, lacking = consumers
         for consumer in complete:
             report = await consumer.complete()
-            assert report["source"] == b
+            assert report["source"] in {one, b}  # slow to start, it may have all before the kill
             assert report["publication"] == publication
         report = await lacking.cut_off()
         assert report["publication"] == publication
