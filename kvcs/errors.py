@@ -1,4 +1,4 @@
-"""Every error of the package; each says which exit status the command line ends with.
+"""Every error of the package; each says which exit status the command line ends with, and the report's word for it.
 
 KvcsError                  1  anything else
 ├── UsageError             2  a file, flag, key or token list that cannot be used
@@ -28,6 +28,8 @@ class KvcsError(Exception):
 
     exit_status: ClassVar[int] = 1
     """Exit status of the command line."""
+    status: ClassVar[str] = "error"
+    """What a report says of a retrieval that ended with it."""
 
 
 class UsageError(KvcsError):
@@ -40,18 +42,21 @@ class PublicationNotFound(KvcsError):
     """Nobody publishes the prefix, or a shorter one."""
 
     exit_status = 3
+    status = "not_found"
 
 
 class Incomplete(KvcsError):
     """The retrieval ended before everything had been received and verified."""
 
     exit_status = 4
+    status = "incomplete"
 
 
 class Unauthorised(KvcsError):
     """The peer refused access to the scope."""
 
     exit_status = 5
+    status = "unauthorised"
 
 
 class TokenError(Unauthorised):
@@ -62,6 +67,7 @@ class Conflict(KvcsError):
     """What was received contradicts a signature, a key or a digest."""
 
     exit_status = 5
+    status = "conflict"
 
 
 class DigestConflict(Conflict):

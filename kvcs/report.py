@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from kvcs.assembly import Gap
 from kvcs.payload import DiscardReason
+
+
+class Guarantee(Enum):
+    """What digests alone do not give: who can replace data can replace its digest as well."""
+
+    CONFIDENTIALITY = "confidentiality"
+    """Relays cannot read the cache (X3)."""
+    INTEGRITY = "integrity against relays"
+    """Relays cannot put in other content (X5)."""
+    AUTHENTICITY = "authenticity of the producer"
+    """Other members of the scope cannot put in other content (M9)."""
+
+
+def not_guaranteed(*, signed: bool, encrypted: bool = False) -> tuple[Guarantee, ...]:
+    """What is left open where signatures, or encryption, or neither, are required."""
+    given = {
+        Guarantee.CONFIDENTIALITY: encrypted,
+        Guarantee.INTEGRITY: signed or encrypted,
+        Guarantee.AUTHENTICITY: signed,
+    }
+    return tuple(guarantee for guarantee, there in given.items() if not there)
 
 
 @dataclass(kw_only=True)
@@ -13,7 +35,7 @@ class Report:
     """The end of a retrieval, or how far it is."""
 
     status: str = "incomplete"
-    """complete, incomplete, not_found, unauthorised or error."""
+    """complete, incomplete, not_found, unauthorised, conflict (of a signature, key or digest) or error."""
     publication: bytes | None = None
     source: str | None = None
     """URL of the peer that it came from."""
@@ -35,6 +57,8 @@ class Report:
     first_layer_seconds: float | None = None
     missing: list[Gap] = field(default_factory=list)
     error: str | None = None
+    not_guaranteed: tuple[Guarantee, ...] = ()
+    """What nothing that was asked for protects; the digests are checked in any case (X5)."""
 
     def to_json(self) -> dict[str, object]:
         """The object that `kvcs subscribe --json` prints."""
@@ -54,6 +78,7 @@ class Report:
             else round(self.first_layer_seconds, 6),
             "missing": [gap.to_json() for gap in self.missing],
             "error": self.error,
+            "not_guaranteed": [guarantee.value for guarantee in self.not_guaranteed],
         }
 
 
@@ -66,3 +91,14 @@ def describe(gaps: list[Gap], most: int = 4) -> str:
     ]
     more = len(gaps) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+
+
+def describe_absent(report: Report) -> str:
+    """What is not guaranteed, in a line that says what to do about it; empty where nothing is left open."""
+    absent = report.not_guaranteed
+    if not absent:
+        return ""
+    needed = ["--require-signature"] if Guarantee.AUTHENTICITY in absent else []
+    needed += ["encryption"] if Guarantee.CONFIDENTIALITY in absent else []
+    names = ", ".join(guarantee.value for guarantee in absent)
+    return f"not guaranteed: {names}; that takes {' and '.join(needed)}"

@@ -27,7 +27,7 @@ from kvcs.manifest import SegmentEntry
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import DataTrack
 from kvcs.payload import Component, Expectation
-from kvcs.report import Report, describe
+from kvcs.report import Report, describe, not_guaranteed
 from kvcs.suitability import unsuitable
 from kvcs.track_retrieval import TrackRetrieval
 from moqt import Session
@@ -57,10 +57,6 @@ class Options:
     """Publication IDs that are passed over: those that were tried in vain."""
     signed_by: TrustedKeys | None = None
     """Producers of whom one must have signed the manifest and so listed every Object (M9); None takes any."""
-
-
-STATUSES = {3: "not_found", 4: "incomplete", 5: "unauthorised"}
-"""The report's word for each exit status; all others are "error"."""
 
 
 class Retrieval:
@@ -93,7 +89,8 @@ class Retrieval:
             of=descriptor.layers,
             listed_only=options.signed_by is not None,
         )
-        self.report = Report(source=session.url or None)
+        absent = not_guaranteed(signed=options.signed_by is not None)
+        self.report = Report(source=session.url or None, not_guaranteed=absent)
         self._discovery = Discovery(
             session,
             directory,
@@ -338,8 +335,7 @@ class Retrieval:
         return error
 
     def _note(self, error: KvcsError | MoqtError) -> None:
-        exit_status = error.exit_status if isinstance(error, KvcsError) else 1
-        self.report.status = STATUSES.get(exit_status, "error")
+        self.report.status = error.status if isinstance(error, KvcsError) else KvcsError.status
         self.report.error = str(error)
 
     async def _stop(self) -> None:

@@ -26,7 +26,7 @@ from kvcs.producer_keys import shown_key_id
 from kvcs.progress import LayerProgress, layer_progress
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher, produce
-from kvcs.report import Report
+from kvcs.report import Report, not_guaranteed
 from kvcs.signing import Signer
 from moqt import Backend, ClientTls, ServerTls
 from moqt.errors import ConnectError, MoqtError
@@ -59,7 +59,7 @@ class Serving:
     """One run: opens, produces, serves until a signal, the end of --linger, or a fault."""
 
     def __init__(self, job: Job, progress: LayerProgress) -> None:
-        self.report = Report()
+        self.report = Report(not_guaranteed=not_guaranteed(signed=job.signer is not None))
         self._job = job
         self._progress = progress
         self._started = time.monotonic()

@@ -22,8 +22,8 @@ from kvcs.consumer import Consumer
 from kvcs.errors import Incomplete, KvcsError, PublicationNotFound, Unauthorised, UsageError
 from kvcs.formats.safetensors import KvFileSink
 from kvcs.progress import LayerProgress, layer_progress, megabytes
-from kvcs.report import Report
-from kvcs.retrieval import STATUSES, Options
+from kvcs.report import Report, describe_absent
+from kvcs.retrieval import Options
 from moqt import Backend, ClientTls, Config
 from moqt.errors import ConnectError, MoqtError
 
@@ -242,7 +242,7 @@ def subscribe(job: Job, *, as_json: bool) -> int:
     try:
         signals.run(fetching.run())
     except KvcsError as fault:
-        _note(fetching.report, STATUSES.get(fault.exit_status, "error"), str(fault))
+        _note(fetching.report, fault.status, str(fault))
         raise
     except KeyboardInterrupt:
         _note(fetching.report, "incomplete", "interrupted")
@@ -253,6 +253,8 @@ def subscribe(job: Job, *, as_json: bool) -> int:
             click.echo(json.dumps(fetching.report.to_json()))
     if not as_json:
         click.echo(summary(fetching.report, job.output))
+        if caveat := describe_absent(fetching.report):
+            click.echo(f"kvcs: notice: {caveat}", err=True)
     return 0
 
 

@@ -28,3 +28,21 @@ def test_exit_status(kind: type[errors.KvcsError], status: int) -> None:
     fault = kind("what came")
     assert isinstance(fault, errors.KvcsError)
     assert (fault.exit_status, str(fault)) == (status, "what came")
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        (errors.KvcsError, "error"),
+        (errors.UsageError, "error"),
+        (errors.PublicationNotFound, "not_found"),
+        (errors.Incomplete, "incomplete"),
+        (errors.Unauthorised, "unauthorised"),
+        (errors.Conflict, "conflict"),
+        (errors.ManifestError, "conflict"),
+        (errors.SignatureError, "conflict"),
+    ],
+)
+def test_the_word_for_it(kind: type[errors.KvcsError], word: str) -> None:
+    """A refusal and a contradiction share an exit status, not a word."""
+    assert kind.status == word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from kvcs.assembly import Gap
-from kvcs.report import Report, describe
+from kvcs.report import Guarantee, Report, describe, describe_absent, not_guaranteed
 
 GAPS = [Gap("k.raw.s0", layer, ((0, 0), (2, 5))) for layer in range(6)]
 
@@ -28,6 +28,7 @@ def test_the_json_object() -> None:
         "first_layer_seconds": None,
         "missing": [{"track": "k.raw.s0", "layer": 0, "blocks": [[0, 0], [2, 5]]}],
         "error": None,
+        "not_guaranteed": [],
     }
     assert Report(first_layer_seconds=0.12345678).to_json()["first_layer_seconds"] == 0.123457
     assert Report().to_json()["publication"] is None
@@ -40,3 +41,23 @@ def test_gaps_in_a_line() -> None:
     assert describe(GAPS, 2) == (
         "k.raw.s0 layer 0 blocks 0,2-5; k.raw.s0 layer 1 blocks 0,2-5; and 4 more"
     )
+
+
+def test_what_is_not_guaranteed() -> None:
+    """X5, X3, M9: digests alone protect against nobody who can replace them; each measure takes something off."""
+    bare = not_guaranteed(signed=False)
+    assert bare == tuple(Guarantee)
+    assert not_guaranteed(signed=True) == (Guarantee.CONFIDENTIALITY,)
+    assert not_guaranteed(signed=False, encrypted=True) == (Guarantee.AUTHENTICITY,)
+    assert not_guaranteed(signed=True, encrypted=True) == ()
+    report = Report(not_guaranteed=bare)
+    assert report.to_json()["not_guaranteed"] == [
+        "confidentiality",
+        "integrity against relays",
+        "authenticity of the producer",
+    ]
+    assert describe_absent(report) == (
+        "not guaranteed: confidentiality, integrity against relays, authenticity of the producer; "
+        "that takes --require-signature and encryption"
+    )
+    assert describe_absent(Report()) == ""

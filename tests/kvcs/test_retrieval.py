@@ -226,7 +226,7 @@ async def test_a_later_manifest_with_another_digest_is_a_conflict() -> None:
         plays[0].manifest(1, after)
         assert "layer 0 block 0" in await failure(retrieval, DigestConflict)
         report = retrieval.report
-        assert (report.status, report.layers, report.objects) == ("unauthorised", 0, 0)
+        assert (report.status, report.layers, report.objects) == ("conflict", 0, 0)
         assert issubclass(DigestConflict, Conflict)
         assert DigestConflict.exit_status == 5
 

@@ -77,7 +77,7 @@ async def failure(retrieval: Retrieval, kind: type[KvcsError]) -> str:
     report = retrieval.report
     assert report.error == str(caught.value)
     assert "\n" not in report.error
-    assert report.status == ("unauthorised" if caught.value.exit_status == 5 else "incomplete")
+    assert report.status == kind.status
     return report.error
 
 

@@ -83,12 +83,13 @@ async def test_signed_and_required(keys: Files, capsys: Out) -> None:
         ended = await kvcs(capsys, *subscribe, *trusted)
         assert ended.status == 0, ended.err
         assert ended.json["status"] == "complete"
+        assert ended.json["not_guaranteed"] == ["confidentiality"]
         with KvFile(keys.cache) as sent, KvFile(keys.output) as received:
             assert compare(sent, received).identical
         keys.output.unlink()
         ended = await kvcs(capsys, *subscribe, "--require-signature", "other.pub")
         assert "which is not trusted" in ended.complaint(5)
-        assert ended.json["status"] == "unauthorised"
+        assert ended.json["status"] == "conflict"
         assert ended.json["publication"] is None
         assert keys.nothing_written()
         assert (await kvcs(capsys, *subscribe)).status == 0

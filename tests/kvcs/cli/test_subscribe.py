@@ -35,6 +35,7 @@ REPORT = [
     "first_layer_seconds",
     "missing",
     "error",
+    "not_guaranteed",
 ]
 
 
@@ -92,6 +93,7 @@ async def test_people_get_a_summary(files: Files, certificates: Path, capsys: Ou
     assert ended.status == 0
     assert f"{files.output}: 3 layers, 2 blocks, 0.8 kB in " in ended.out
     assert ended.out.count("\n") == 1
+    assert "kvcs: notice: not guaranteed: confidentiality, integrity against relays, " in ended.err
 
 
 async def test_parts(files: Files, certificates: Path, capsys: Out) -> None:
