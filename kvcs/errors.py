@@ -9,8 +9,10 @@ KvcsError                  1  anything else
 ├── Conflict               5  signature, key or digest contradict what was received
 │   ├── DigestConflict        a manifest lists another digest than the Object received
 │   ├── ManifestError         a manifest that contradicts itself, its predecessor or the namespace
-│   └── SignatureError        a manifest that no trusted producer signed
+│   ├── SignatureError        a manifest that no trusted producer signed
+│   └── ProtectionError       a publication that is not encrypted, or with no key of the key ring
 ├── PeerUnsuitable         1  the peer cannot carry KVCS
+├── KeyExhausted           2  a key of the key ring has been used as much as it safely can
 ├── SourceChanged          1  a source file changed while it was published
 ├── PublicationStopped     1  the publication was stopped and takes nothing more (G7)
 └── DuplicatePayload       1  a second, different payload for one Location (P5)
@@ -80,6 +82,16 @@ class ManifestError(Conflict):
 
 class SignatureError(Conflict):
     """A manifest is not signed by a producer that is trusted; the publication is discarded (M9)."""
+
+
+class ProtectionError(Conflict):
+    """A publication is not encrypted, or not with a key that the key ring has (X3)."""
+
+
+class KeyExhausted(KvcsError):
+    """A key has protected as much as is safe: another is needed, or a new publication."""
+
+    exit_status = 2
 
 
 class PeerUnsuitable(KvcsError):

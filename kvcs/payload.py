@@ -62,6 +62,12 @@ class DiscardReason(Enum):
     """Outside what the manifest lists."""
     UNLISTED = "unlisted"
     """Too much waits already for the manifest that lists it."""
+    UNPROTECTED = "unprotected"
+    """Not encrypted, where a key ring is given (X3)."""
+    KEY = "key"
+    """Encrypted with a key that the key ring lacks, or has retired."""
+    AUTHENTICATION = "authentication"
+    """Altered on its way, or encrypted with another key of that Key ID."""
     CONFLICT = "conflict"
     """Verified copies of one Location differ, or the manifest lists another digest."""
 

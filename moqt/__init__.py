@@ -39,6 +39,8 @@ from moqt.track import Payload, Track
 from moqt.url import MoqtUrl, format_authority, parse_url
 from moqt.wire.filters import LocationFilter, RangeFilter
 from moqt.wire.parameters import AuthorizationToken, Parameters
+from moqt.wire.primitives import decode_vi64, encode_vi64
+from moqt.wire.properties import decode_properties
 
 __all__ = [
     "QUIC_BACKENDS",
@@ -86,6 +88,9 @@ __all__ = [
     "TrackNamespace",
     "TransportConfig",
     "connect",
+    "decode_properties",
+    "decode_vi64",
+    "encode_vi64",
     "format_authority",
     "namespace_matches",
     "parse_url",

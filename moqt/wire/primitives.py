@@ -33,6 +33,15 @@ def encode_vi64(value: int) -> bytes:
     return b"\xff" + value.to_bytes(8, "big")
 
 
+def decode_vi64(data: bytes | bytearray | memoryview, start: int = 0) -> tuple[int, int]:
+    """The value of the vi64 at `start`, and where it ends. ValueError where `data` ends inside it."""
+    reader = Reader(data, start)
+    try:
+        return reader.vi64(), reader.position
+    except NeedMoreData:
+        raise ValueError("the octets end inside a vi64") from None
+
+
 class Reader:
     """Reads values from `data[start:end]` in order. Raises NeedMoreData where the input ends."""
 

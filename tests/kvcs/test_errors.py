@@ -19,6 +19,8 @@ from kvcs import errors
         (errors.DigestConflict, 5),
         (errors.ManifestError, 5),
         (errors.SignatureError, 5),
+        (errors.ProtectionError, 5),
+        (errors.KeyExhausted, 2),
         (errors.SourceChanged, 1),
         (errors.PublicationStopped, 1),
         (errors.DuplicatePayload, 1),
