@@ -7,6 +7,7 @@ longer publication may hide behind a shorter anchor. The manifest of everything 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from kvcs.errors import Incomplete, KvcsError, PublicationNotFound, Unauthorised
 from kvcs.kvsp.identity import Identity
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import PUBLICATION_ID_SIZE, content_prefix, from_namespace
+from kvcs.payload import DiscardReason
 from moqt import Session, TrackNamespace
 from moqt.errors import (
     DeadlineExceeded,
@@ -28,6 +30,7 @@ from moqt.errors import (
 )
 
 if TYPE_CHECKING:
+    from kvcs.key_ring import KeyRing
     from kvcs.signing import TrustedKeys
 
 BATCH = 32
@@ -58,6 +61,7 @@ class Discovery:
         probe: bool = True,
         keys: TrustedKeys | None = None,
         exclude: frozenset[bytes] = frozenset(),
+        key_ring: KeyRing | None = None,
     ) -> None:
         self._session = session
         self._exclude = exclude
@@ -66,6 +70,7 @@ class Discovery:
         self._blocks = blocks
         self._probe = probe
         self._keys = keys
+        self._key_ring = key_ring
         self._changed = asyncio.Event()
         self._watches: dict[TrackNamespace, ManifestWatch] = {}
         self._tasks: dict[TrackNamespace, asyncio.Task[None]] = {}
@@ -80,6 +85,11 @@ class Discovery:
         asked = self._asked
         answered = all(e.answered and e.error is None and not e.active for e in asked)
         return bool(asked) and answered
+
+    @property
+    def discarded(self) -> Counter[DiscardReason]:
+        """Manifests that did not open."""
+        return sum((watch.discarded for watch in self._watches.values()), Counter())
 
     async def find(self, wait: float) -> ManifestWatch:
         """The watch of the best publication.
@@ -174,7 +184,12 @@ class Discovery:
         if suffix[0] in self._exclude:
             return
         watch = ManifestWatch(
-            self._session, name, self._identity, self._manifest_changed, keys=self._keys
+            self._session,
+            name,
+            self._identity,
+            self._manifest_changed,
+            keys=self._keys,
+            key_ring=self._key_ring,
         )
         self._watches[namespace] = watch
         self._tasks[namespace] = self._loop.create_task(watch.run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from kvcs.errors import (
     Incomplete,
     KvcsError,
     ManifestError,
+    ProtectionError,
     PublicationStopped,
     SignatureError,
     UsageError,
@@ -19,25 +21,16 @@ from kvcs.errors import (
 from kvcs.kvsp.descriptor import Descriptor
 from kvcs.kvsp.identity import Identity
 from kvcs.manifest import (
-    MAX_OCTETS,
     Manifest,
     check_place,
     check_successor,
     matched_blocks,
 )
+from kvcs.manifest_reception import ManifestReceiver
 from kvcs.naming import MANIFEST, MANIFEST_COSE, PublicationName
-from kvcs.payload import Component
-from moqt import (
-    GroupOrder,
-    IncomingStream,
-    Location,
-    LocationFilter,
-    ObjectHeader,
-    ObjectStatus,
-    Session,
-    StreamSink,
-    Subscription,
-)
+from kvcs.payload import Component, DiscardReason
+from kvcs.sealing import TrackOpener
+from moqt import FullTrackName, LocationFilter, Session, Subscription
 from moqt.errors import (
     DeadlineExceeded,
     MoqtError,
@@ -49,12 +42,15 @@ from moqt.errors import (
 )
 
 if TYPE_CHECKING:
+    from kvcs.key_ring import KeyRing
     from kvcs.signing import TrustedKeys
 
 FILL_WAIT = 3.0
 """Seconds from SUBSCRIBE_OK to the first octets of a manifest; then FETCH."""
 FIRST_WAIT = 10.0
 """Seconds from SUBSCRIBE_OK to a whole manifest; who gives none by then is no publisher."""
+OPEN_TRIES = 2
+"""Fetches after which a first version that never opens is given up: a relay on the way may have altered it."""
 MAX_FETCHES = 8
 """How often a version that was lost on its way is asked for."""
 STOPPED = frozenset({PublishDoneCode.INTERNAL_ERROR, PublishDoneCode.MALFORMED_TRACK})
@@ -63,88 +59,10 @@ STOPPED_WHY = "the publisher stopped the publication, or is gone"
 """Relays use the same code for a publisher that they lost; what its last Objects were worth nobody can tell."""
 
 
-class ManifestReceiver:
-    """Keeps the newest version that arrived whole. A moqt Receiver."""
-
-    group_order = GroupOrder.ASCENDING
-
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        self.newest: tuple[int, bytes] | None = None
-        """Version and octets."""
-        self.busy = 0
-        """Streams on which something is arriving."""
-        self.lost = False
-        """A stream was reset: a version may be missing."""
-        self.error: ManifestError | None = None
-        self.on_change = on_change
-
-    def open_stream(self, stream: IncomingStream) -> StreamSink:
-        """A stream of the track starts."""
-        self.busy += 1
-        return _VersionSink(self)
-
-    def wants(self, location: Location) -> bool:
-        """Whether an Object is a version newer than what is here."""
-        known = -1 if self.newest is None else self.newest[0]
-        return location.object == 0 and location.group > known
-
-    def take(self, version: int, octets: bytes) -> None:
-        """A version is whole."""
-        if self.wants(Location(version, 0)):
-            self.newest = version, octets
-            self.on_change()
-
-    def refuse(self, length: int) -> None:
-        """A version is longer than any manifest may be."""
-        self.error = ManifestError(
-            f"manifest: at most {MAX_OCTETS} octets are accepted, it has {length}; "
-            "the publication is discarded"
-        )
-        self.on_change()
-
-    def stream_closed(self, error: StreamReset | None) -> None:
-        """A stream of the track ended."""
-        self.busy -= 1
-        self.lost = self.lost or error is not None
-        self.on_change()
-
-
-class _VersionSink(StreamSink):
-    """One stream. Memory is taken as octets arrive, never ahead of them."""
-
-    def __init__(self, receiver: ManifestReceiver) -> None:
-        self._receiver = receiver
-        self._octets: bytearray | None = None
-        self._version = 0
-
-    def object_begin(self, header: ObjectHeader) -> None:
-        self._octets = None
-        if header.status is not ObjectStatus.NORMAL or not self._receiver.wants(header.location):
-            return
-        if header.payload_length > MAX_OCTETS:
-            self._receiver.refuse(header.payload_length)
-            return
-        self._version = header.location.group
-        self._octets = bytearray()
-
-    def payload(self, chunk: memoryview) -> None:
-        if self._octets is not None:
-            self._octets += chunk
-
-    def object_end(self) -> None:
-        if self._octets is not None:
-            self._receiver.take(self._version, bytes(self._octets))
-            self._octets = None
-
-    def closed(self, error: StreamReset | None) -> None:
-        self._octets = None
-        self._receiver.stream_closed(error)
-
-
 class ManifestWatch:
     """The newest manifest of a publication, checked against the consumer's identity.
 
-    With `keys` only a manifest that one of them has signed is read (M9).
+    With `keys` only a manifest that one of them has signed is read (M9), with `key_ring` only an encrypted one (X3).
     """
 
     def __init__(
@@ -155,6 +73,7 @@ class ManifestWatch:
         on_change: Callable[[], None],
         *,
         keys: TrustedKeys | None = None,
+        key_ring: KeyRing | None = None,
     ) -> None:
         self.name = name
         self.current: Manifest | None = None
@@ -168,6 +87,9 @@ class ManifestWatch:
         self._identity = identity
         self._on_change = on_change
         self._keys = keys
+        self._key_ring = key_ring
+        self.discarded: Counter[DiscardReason] = Counter()
+        """Versions that did not open."""
         self._version = -1
         self._signed = False
         self._subscription: Subscription | None = None
@@ -202,7 +124,7 @@ class ManifestWatch:
         if self._keys is not None:
             return await self._subscribe_signed()
         loop = asyncio.get_running_loop()
-        receivers = [ManifestReceiver(self._news.set) for _ in range(2)]
+        receivers = [self._receiver(track) for track in (MANIFEST_COSE, MANIFEST)]
         signed, plain = (
             loop.create_task(self._ask(track, receiver))
             for track, receiver in zip((MANIFEST_COSE, MANIFEST), receivers, strict=True)
@@ -221,8 +143,14 @@ class ManifestWatch:
             for task in (signed, plain):
                 await _dismiss(task, keep=self._subscription)
 
+    def _receiver(self, track: bytes) -> ManifestReceiver:
+        opener = None
+        if self._key_ring is not None:
+            opener = TrackOpener(self._key_ring, FullTrackName(self.name.namespace, track))
+        return ManifestReceiver(self._news.set, opener, self.discarded)
+
     async def _subscribe_signed(self) -> ManifestReceiver:
-        receiver = ManifestReceiver(self._news.set)
+        receiver = self._receiver(MANIFEST_COSE)
         self._signed = True
         try:
             self._subscription = await self._ask(MANIFEST_COSE, receiver)
@@ -255,6 +183,8 @@ class ManifestWatch:
                 await self._end(subscription, receiver)
                 return
             waited = loop.time() - accepted
+            if receiver.lost and self._fetches >= OPEN_TRIES:
+                self._check_opened(receiver)
             if self.current is None and waited >= FIRST_WAIT:
                 raise Incomplete(f"the publisher gave no manifest within {FIRST_WAIT:g} s")
             missed = self.current is None and not receiver.busy and waited >= FILL_WAIT
@@ -286,7 +216,16 @@ class ManifestWatch:
             await self._fetch(receiver)
             self._take(receiver)
         if self.current is None:
+            self._check_opened(receiver)
             raise error or Incomplete("the manifest track ended without a manifest")
+
+    def _check_opened(self, receiver: ManifestReceiver) -> None:
+        """Raises ProtectionError where there is no manifest because none could be opened."""
+        if self.current is None and receiver.discard is not None:
+            raise ProtectionError(
+                f"publication {self.name.publication_id.hex()}: its manifest is not used: "
+                f"{receiver.discard.detail}"
+            )
 
     async def _fetch(self, receiver: ManifestReceiver) -> None:
         """Asks for the current version once more."""
@@ -317,7 +256,15 @@ class ManifestWatch:
             return
         self._version, octets = receiver.newest
         receiver.newest = self._version, b""
-        manifest = self._read(octets)
+        try:
+            manifest = self._read(octets)
+        except ManifestError:
+            if receiver.sealed and self._key_ring is None:
+                raise ProtectionError(
+                    f"publication {self.name.publication_id.hex()} is encrypted: the key ring of its scope "
+                    "is needed (--decrypt)"
+                ) from None
+            raise
         if self.current is None:
             self._check_identity(manifest)
         else:

@@ -16,6 +16,7 @@ from kvcs.publisher import Publisher
 from kvcs.segment import Segment, flat
 
 if TYPE_CHECKING:
+    from kvcs.key_ring import KeyRing
     from kvcs.signing import Signer
 
 
@@ -31,6 +32,7 @@ class Prefill:
         max_cache_duration: float | None = None,
         deterministic: bool = False,
         signer: Signer | None = None,
+        key_ring: KeyRing | None = None,
     ) -> None:
         self.identity = identity
         self.publication: Publication | None = None
@@ -39,6 +41,7 @@ class Prefill:
         self._retention = max_cache_duration
         self._deterministic = deterministic
         self._signer = signer
+        self._key_ring = key_ring
         self._tokens = 0
         self._tails: dict[tuple[int, Component], bytes] = {}
         self._open: Pass | None = None
@@ -60,6 +63,7 @@ class Prefill:
                 max_cache_duration=self._retention,
                 deterministic=self._deterministic,
                 signer=self._signer,
+                key_ring=self._key_ring,
             )
             segment = self.publication.segments[0]
         elif blocks and self.publication is not None:

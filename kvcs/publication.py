@@ -17,12 +17,14 @@ from kvcs.kvsp.identity import Identity, block_keys_digest
 from kvcs.manifest import Manifest, SegmentEntry
 from kvcs.naming import MANIFEST, MANIFEST_COSE, DataTrack, PublicationName, new_publication_id
 from kvcs.payload import Component
+from kvcs.sealing import SealedTrack
 from kvcs.segment import Segment
 from moqt import FullTrackName, Location, Publisher, Track
 from moqt.errors import PublishDoneCode
 
 if TYPE_CHECKING:
     from kvcs.formats.base import Source
+    from kvcs.key_ring import KeyRing
     from kvcs.signing import Signer
 
 SMALL_MANIFEST = 64 << 10
@@ -69,7 +71,8 @@ class Publication:
     """A publication; `Publisher.publish` makes one. Segments are added while it runs.
 
     `components` is "k+v" for two tracks a segment or "kv" for one. `max_cache_duration` is in seconds. With
-    `signer` the manifest track is manifest.cose and every version is signed (M8).
+    `signer` the manifest track is manifest.cose and every version is signed (M8). With `key_ring` all of its tracks are
+    encrypted (X3); what is published later follows the changes of the ring.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Publication:
         max_cache_duration: float | None = None,
         deterministic: bool = False,
         signer: Signer | None = None,
+        key_ring: KeyRing | None = None,
         on_stop: Callable[[Publication], None] = lambda publication: None,
     ) -> None:
         _check_options(components, codec, max_cache_duration)
@@ -107,13 +111,10 @@ class Publication:
         self._compat = json.loads(self.descriptor.canonical())
         self._deterministic = deterministic
         self._signer = signer
+        self._key_ring = key_ring
         self._on_stop = on_stop
-        self._manifest_track = origin.add_track(
-            Track(
-                FullTrackName(self.name.namespace, MANIFEST if signer is None else MANIFEST_COSE),
-                default_priority=0,
-                max_cache_duration=self._cache,
-            )
+        self._manifest_track = self._open_track(
+            MANIFEST if signer is None else MANIFEST_COSE, priority=0
         )
         self._newest: ManifestPayload | None = None
         self._version = 0
@@ -160,16 +161,21 @@ class Publication:
             number,
             self.blocks,
             blocks,
-            {track: self._open_track(track) for track in tracks},
+            {track: self._open_track(track.name) for track in tracks},
             self._layer_complete,
         )
         self.segments.append(segment)
         self._publish_manifest()
         return segment
 
-    def _open_track(self, track: DataTrack) -> Track:
-        name = FullTrackName(self.name.namespace, track.name)
-        return self._origin.add_track(Track(name, max_cache_duration=self._cache))
+    def _open_track(self, name: bytes, priority: int = 128) -> Track:
+        full, ring = FullTrackName(self.name.namespace, name), self._key_ring
+        track = (
+            Track(full, default_priority=priority, max_cache_duration=self._cache)
+            if ring is None
+            else SealedTrack(full, ring, default_priority=priority, max_cache_duration=self._cache)
+        )
+        return self._origin.add_track(track)
 
     def _layer_complete(self, segment: Segment) -> None:
         """A layer is published in every track of its segment."""
@@ -269,9 +275,15 @@ class Publication:
             self._reading = source, layer
 
     def check_open(self) -> None:
-        """Raises PublicationStopped once it was stopped or withdrawn."""
+        """Raises PublicationStopped once it was stopped or withdrawn; UsageError or KeyExhausted where it is encrypted
+        and no key may be used for more.
+        """
         if self.error is not None:
             raise PublicationStopped(f"the publication takes nothing more: {self.error}")
+        if self._key_ring is not None:
+            for track in self.tracks:
+                if isinstance(track, SealedTrack):
+                    track.check()
 
 
 def _check_options(components: str, codec: str, max_cache_duration: float | None) -> None:

@@ -16,6 +16,7 @@ from moqt import AuthorizationToken, Backend, ClientTls, Config, Server, ServerT
 from moqt import Publisher as Origin
 
 if TYPE_CHECKING:
+    from kvcs.key_ring import KeyRing
     from kvcs.signing import Signer
 
 CLOSE_TIMEOUT = 5.0
@@ -89,12 +90,13 @@ class Publisher:
         max_cache_duration: float | None = None,
         deterministic: bool = False,
         signer: Signer | None = None,
+        key_ring: KeyRing | None = None,
     ) -> Publication:
         """A new publication, whose segment 0 has the first `blocks` blocks (all by default).
 
         Its layers are put with `Segment.put_layer`. `max_cache_duration` in seconds is the retention of the
         scope (P3). With `signer` every version of the manifest is signed (M8), on the track manifest.cose.
-        Every call takes a new random Publication ID (N2).
+        With `key_ring` everything is encrypted with its current key (X3); UsageError where it has none. Every call takes a new random Publication ID (N2).
         """
         publication = Publication(
             self.origin,
@@ -105,6 +107,7 @@ class Publisher:
             max_cache_duration=max_cache_duration,
             deterministic=deterministic,
             signer=signer,
+            key_ring=key_ring,
             on_stop=self._forget,
         )
         self.publications.append(publication)

@@ -10,6 +10,7 @@ import numpy as np
 
 from kvcs.assembly import TrackAssembly
 from kvcs.payload import HEADER_SIZE, Component, Discard, DiscardReason, PayloadHeader
+from kvcs.sealing import OpeningSink, TrackOpener
 from moqt import GroupOrder, IncomingStream, ObjectHeader, ObjectStatus, StreamSink
 from moqt.errors import StreamReset
 
@@ -28,8 +29,10 @@ class TrackReceiver:
         assembly: TrackAssembly,
         on_change: Callable[[], None],
         on_object: Callable[[], None] = _ignore,
+        opener: TrackOpener | None = None,
     ) -> None:
         self.assembly = assembly
+        self._opener = opener
         self.on_change = on_change
         """Called at the end of every stream, at the end of the track, and when nothing is missing."""
         self.on_object = on_object
@@ -55,15 +58,18 @@ class TrackReceiver:
         """A stream of the track starts."""
         if self._closed:
             return None
+        group = None
         if isinstance(stream.header, int):
             self.fills_open += 1
             self.fills_seen += 1
-            return _ObjectSink(self, None)
-        group = stream.header.group if stream.header is not None else None
-        if group is not None:
+        elif stream.header is not None:
+            group = stream.header.group
             self.live[group] += 1
             self.newest = max(self.newest, group)
-        return _ObjectSink(self, group)
+        sink = _ObjectSink(self, group)
+        if self._opener is None:
+            return sink
+        return OpeningSink(sink, self._opener, _Gate(self), stream.default_priority)
 
     def stream_closed(self, group: int | None, error: StreamReset | None) -> None:
         """A stream of the track ended: the live one of `group`, or a fill."""
@@ -90,6 +96,29 @@ class TrackReceiver:
     def closed(self) -> bool:
         """Whether `close` was called."""
         return self._closed
+
+
+class _Gate:
+    """What becomes of sealed Objects of a receiver's track."""
+
+    def __init__(self, receiver: TrackReceiver) -> None:
+        self._receiver = receiver
+        self._track = receiver.assembly
+
+    def admits(self, header: ObjectHeader, most: int) -> bool:
+        """Whether the Object is wanted and not too long."""
+        longest = HEADER_SIZE + self._track.expectation.data_length + most
+        fits = header.payload_length <= longest
+        return fits and not self._receiver.closed and self._track.wants(*header.location)
+
+    def came(self, octets: int) -> None:
+        """Something arrived."""
+        self._track.owner.arrived += octets
+
+    def refused(self, discard: Discard) -> None:
+        """An Object counts as missing."""
+        if not self._receiver.closed:
+            self._track.owner.discarded[discard.reason] += 1
 
 
 class _ObjectSink(StreamSink):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -80,6 +81,17 @@ class Report:
             "error": self.error,
             "not_guaranteed": [guarantee.value for guarantee in self.not_guaranteed],
         }
+
+
+def unopened(discarded: Mapping[DiscardReason, int]) -> str:
+    """How many Objects were refused for lack of protection or of the right key, and why; nothing if none."""
+    said = {
+        DiscardReason.UNPROTECTED: "were not encrypted",
+        DiscardReason.KEY: "were encrypted with keys that the key ring lacks or has retired",
+        DiscardReason.AUTHENTICATION: "did not open: altered on their way, or another key",
+    }
+    counts = [f"{discarded[r]} Objects {text}" for r, text in said.items() if discarded.get(r)]
+    return "; ".join(counts)
 
 
 def describe(gaps: list[Gap], most: int = 4) -> str:

@@ -27,13 +27,15 @@ from kvcs.manifest import SegmentEntry
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import DataTrack
 from kvcs.payload import Component, Expectation
-from kvcs.report import Report, describe, not_guaranteed
+from kvcs.report import Report, describe, not_guaranteed, unopened
+from kvcs.sealing import TrackOpener
 from kvcs.suitability import unsuitable
 from kvcs.track_retrieval import TrackRetrieval
-from moqt import Session
+from moqt import FullTrackName, Session
 from moqt.errors import MoqtError
 
 if TYPE_CHECKING:
+    from kvcs.key_ring import KeyRing
     from kvcs.signing import TrustedKeys
 
 
@@ -57,6 +59,8 @@ class Options:
     """Publication IDs that are passed over: those that were tried in vain."""
     signed_by: TrustedKeys | None = None
     """Producers of whom one must have signed the manifest and so listed every Object (M9); None takes any."""
+    key_ring: KeyRing | None = None
+    """Keys of which one must protect every Object, the manifest's included (X3); None reads what is not encrypted."""
 
 
 class Retrieval:
@@ -89,17 +93,11 @@ class Retrieval:
             of=descriptor.layers,
             listed_only=options.signed_by is not None,
         )
-        absent = not_guaranteed(signed=options.signed_by is not None)
-        self.report = Report(source=session.url or None, not_guaranteed=absent)
-        self._discovery = Discovery(
-            session,
-            directory,
-            identity,
-            self._wanted,
-            probe=options.probe,
-            keys=options.signed_by,
-            exclude=options.exclude,
+        absent = not_guaranteed(
+            signed=options.signed_by is not None, encrypted=options.key_ring is not None
         )
+        self.report = Report(source=session.url or None, not_guaranteed=absent)
+        self._discovery = self._search(directory)
         self._arrived = (0, 0)
         self._watch: ManifestWatch | None = None
         self._tracks: dict[DataTrack, TrackRetrieval] = {}
@@ -114,6 +112,19 @@ class Retrieval:
         self._started = self._progressed = self._loop.time()
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._over)
+
+    def _search(self, directory: Directory) -> Discovery:
+        options = self._options
+        return Discovery(
+            self._session,
+            directory,
+            self._identity,
+            self._wanted,
+            probe=options.probe,
+            keys=options.signed_by,
+            exclude=options.exclude,
+            key_ring=options.key_ring,
+        )
 
     def _over(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -234,13 +245,17 @@ class Retrieval:
             data_length=descriptor.section_size(track.component),
         )
         assert self._watch is not None
+        namespace, ring = self._watch.name.namespace, self._options.key_ring
         retrieval = TrackRetrieval(
             self._session,
-            self._watch.name.namespace,
+            namespace,
             self.assembly.add(track, expectation, blocks, of=entry.blocks),
             blocks=entry.blocks,
             layers=layers,
             on_change=self._object_taken,
+            opener=None
+            if ring is None
+            else TrackOpener(ring, FullTrackName(namespace, track.name)),
         )
         retrieval.segment_complete = entry.complete
         self._tracks[track] = retrieval
@@ -313,6 +328,8 @@ class Retrieval:
         missing = self.assembly.missing()
         if held := self.assembly.held:
             reason += f"; no signed manifest lists {held} Objects that came"
+        if refused := unopened(self.assembly.discarded):
+            reason += f"; {refused}"
         return Incomplete(f"incomplete: {reason}; missing: {describe(missing) or 'segments'}")
 
     def _translate(self, error: KvcsError | MoqtError) -> KvcsError | MoqtError:
@@ -352,8 +369,9 @@ class Retrieval:
         report.blocks = self._covered
         report.octets = assembly.octets
         report.objects = assembly.objects
-        report.discarded_by_reason = dict(assembly.discarded)
-        report.discarded = assembly.discarded.total()
+        discarded = assembly.discarded + self._discovery.discarded
+        report.discarded_by_reason = dict(discarded)
+        report.discarded = discarded.total()
         report.duplicates = assembly.duplicates
         report.recovered = sum(track.recovered for track in self._tracks.values())
         report.missing = assembly.missing()

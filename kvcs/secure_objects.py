@@ -137,12 +137,25 @@ class ObjectCipher:
 
     def seal(self, location: Location, priority: int, payload: bytes | memoryview) -> bytes:
         """A payload, sealed; the same octets whenever the arguments are the same."""
+        plaintext = b"".join((encode_vi64(len(payload)), payload))
+        return bytes(self.seal_plaintext(location, priority, plaintext))
+
+    def seal_plaintext(
+        self, location: Location, priority: int, plaintext: bytes | memoryview, prefix: bytes = b""
+    ) -> bytearray:
+        """`prefix`, and in the same buffer a plaintext sealed: a payload with its length before it."""
         if not 0 <= location.object <= MAX_OBJECT_ID:
             raise ValueError(f"Object ID {location.object} is beyond 2^32-1")
-        plaintext = b"".join((encode_vi64(len(payload)), payload))
-        return self._aead.encrypt(
-            self.nonce(location), plaintext, aad(location, priority, self.immutable)
+        start = len(prefix)
+        octets = bytearray(start + len(plaintext) + TAG_SIZE)
+        octets[:start] = prefix
+        self._aead.encrypt_into(
+            self.nonce(location),
+            plaintext,
+            aad(location, priority, self.immutable),
+            memoryview(octets)[start:],
         )
+        return octets
 
     def open(
         self,

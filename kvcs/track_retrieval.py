@@ -11,6 +11,7 @@ from kvcs.errors import PublicationStopped
 from kvcs.layer_fetch import LayerFetch
 from kvcs.manifest_watch import STOPPED, STOPPED_WHY
 from kvcs.reception import TrackReceiver
+from kvcs.sealing import TrackOpener
 from moqt import Location, LocationFilter, RangeFilter, Session, Subscription, TrackNamespace
 from moqt.errors import (
     DeadlineExceeded,
@@ -42,10 +43,12 @@ class TrackRetrieval:
         blocks: int,
         layers: int,
         on_change: Callable[[], None],
+        opener: TrackOpener | None = None,
     ) -> None:
         self._session = session
         self._namespace = namespace
         self._assembly = assembly
+        self._opener = opener
         self._whole = range(blocks)
         self._to_the_end = assembly.owner.layers[-1] == layers - 1
         self._on_change = on_change
@@ -66,7 +69,7 @@ class TrackRetrieval:
         self._timers: list[asyncio.TimerHandle] = []
 
     def _receiver(self) -> TrackReceiver:
-        return TrackReceiver(self._assembly, self._progress.set, self._on_change)
+        return TrackReceiver(self._assembly, self._progress.set, self._on_change, self._opener)
 
     @property
     def recovered(self) -> int:

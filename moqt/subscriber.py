@@ -16,6 +16,7 @@ from moqt.connection import Driver
 from moqt.errors import (
     DeadlineExceeded,
     LocalError,
+    MalformedTrack,
     MoqtError,
     PublishDoneCode,
     RemoteError,
@@ -104,6 +105,17 @@ class _DataRequest(ABC):
         """The OK, from the moment it came."""
         return None if self._request is None else self._request.answer
 
+    @property
+    def default_priority(self) -> int:
+        """Publisher Priority of Objects whose stream names none."""
+        answer = self.answer
+        known = answer.properties if isinstance(answer, SubscribeOk) else self.properties
+        try:
+            value = track_property(known, PropertyType.DEFAULT_PUBLISHER_PRIORITY)
+        except MalformedTrack:  # which ends the request as soon as its answer is looked at
+            value = None
+        return 128 if value is None else value
+
     # Called by the session
 
     def request_opened(self, request: RequestState) -> None:
@@ -115,6 +127,7 @@ class _DataRequest(ABC):
         self._streams_seen += 1
         if self.finished.done():
             return None
+        stream.default_priority = self.default_priority
         sink: StreamSink | None
         if self._receiver is not None:
             sink = self._receiver.open_stream(stream)
@@ -245,12 +258,6 @@ class Subscription(_DataRequest):
         self._request = request
         _set(self.filled, None)
         self._driver.core.requests.accept_publish(request, self)
-
-    @property
-    def default_priority(self) -> int:
-        """Publisher Priority of Objects whose stream names none."""
-        value = track_property(self.properties, PropertyType.DEFAULT_PUBLISHER_PRIORITY)
-        return 128 if value is None else value
 
     async def update(self, parameters: Parameters) -> Location | None:
         """Changes the subscription, or asks for another fill. Returns the Largest Location of the OK."""

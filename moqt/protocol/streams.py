@@ -81,6 +81,8 @@ class IncomingStream:
     """FIN came while octets were waiting."""
     discarding: bool = False
     """The peer was asked to stop; what still arrives is dropped."""
+    default_priority: int = 128
+    """Publisher Priority of Objects that name none, as the track's OK says."""
     watchers: list[Callable[[StreamReset | None], None]] = field(default_factory=list)
     """Hear of the end of the stream, after its sink."""
 

@@ -14,7 +14,8 @@ from kvcs import manifest_watch
 from kvcs.errors import Incomplete, ManifestError, PublicationStopped
 from kvcs.kvsp.identity import Identity, LiteralProfile
 from kvcs.manifest import MAX_OCTETS
-from kvcs.manifest_watch import ManifestReceiver, ManifestWatch
+from kvcs.manifest_reception import ManifestReceiver
+from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import MANIFEST, MANIFEST_COSE
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher
