@@ -15,7 +15,14 @@ from kvcs import assembly as assembly_module
 from kvcs import publication as publication_module
 from kvcs import track_retrieval
 from kvcs.cose import open_sign1, payload_of_cose
-from kvcs.errors import Incomplete, KvcsError, ManifestError, SignatureError, UsageError
+from kvcs.errors import (
+    Incomplete,
+    KvcsError,
+    ManifestError,
+    SignatureError,
+    Unauthorised,
+    UsageError,
+)
 from kvcs.manifest import Manifest
 from kvcs.naming import MANIFEST, MANIFEST_COSE
 from kvcs.prefill import Prefill
@@ -194,7 +201,7 @@ async def test_an_unsigned_publication_is_not_used() -> None:
         assert {track.name for track in origin.asked_for(Subscribe)} == {MANIFEST_COSE}
         joined.publisher.publish(CACHE.identity, signer=SIGNER)
         origin.on(Subscribe, MANIFEST_COSE, lambda play: play.reject(RequestErrorCode.UNAUTHORIZED))
-        await failure(await start(joined, Target(CACHE)), KvcsError)
+        await failure(await start(joined, Target(CACHE)), Unauthorised)
 
 
 async def test_the_poisoned_cache_of_another_member() -> None:
