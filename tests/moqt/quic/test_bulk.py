@@ -344,7 +344,7 @@ async def test_the_backend_uses_it_at_both_ends(certificates: Path) -> None:
 
 
 def test_frames_of_one_stream_are_joined(certificates: Path) -> None:
-    """Fewer calls to the application; what is large already is handed over as it came."""
+    """Fewer calls to the application."""
     simulation = Simulation(certificates)
     sizes: list[int] = []
 
