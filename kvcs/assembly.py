@@ -49,7 +49,7 @@ class Held:
     """A copy that waits to be listed; `data` is None when it lies in its place."""
 
     digest: bytes
-    data: memoryview | None
+    data: bytes | None
 
     @property
     def octets(self) -> int:
@@ -166,7 +166,8 @@ class TrackAssembly:
         self._writers.pop((layer, block), None)
 
     def settle(self, layer: int, block: int, digest: bytes, data: memoryview | None) -> None:
-        """A copy has passed the checks of its own; `data` is None when it lies in its place.
+        """A copy has passed the checks of its own; `data` is None when it lies in its place, else it is not
+        referred to after the call.
 
         Raises Discard when the manifest, or a copy before it, speaks against it, and what the sink raises.
         """
@@ -177,7 +178,7 @@ class TrackAssembly:
         if listed is not None and listed != digest:
             raise Discard(DiscardReason.CONFLICT, "the manifest lists another digest")
         if listed is None and self.owner.listed_only:
-            self._hold(layer, block, Held(digest, data))
+            self._hold(layer, block, Held(digest, None if data is None else bytes(data)))
             return
         known = self._settled[layer].get(block)
         if known == digest or self._ambiguous.get(place) == digest:
@@ -192,7 +193,9 @@ class TrackAssembly:
         else:
             self._accept(layer, block, digest, data)
 
-    def _accept(self, layer: int, block: int, digest: bytes, data: memoryview | None) -> None:
+    def _accept(
+        self, layer: int, block: int, digest: bytes, data: bytes | memoryview | None
+    ) -> None:
         if (writer := self._writers.pop((layer, block), None)) is not None:
             writer.evict()
         self.owner.sink.commit(

@@ -181,6 +181,25 @@ class Expectation:
         _equal(DiscardReason.TOKEN_START, header.token_start, start)
         _equal(DiscardReason.LENGTH, header.data_length, self.data_length)
 
+    def digest_in(
+        self, head: bytes | bytearray | memoryview, group: int, object_id: int, payload_length: int
+    ) -> bytes:
+        """The Data Digest in 68 octets of header; raises `Discard` unless the rest of it fits.
+
+        Flags and Reserved may have any value.
+        """
+        if len(head) == HEADER_SIZE and payload_length == HEADER_SIZE + self.data_length:
+            magic, version, component, _, *rest, codec, _, length, digest = _LAYOUT.unpack(head)
+            start = (self.first_block + object_id) * self.block_tokens
+            if (
+                (magic, version, component, codec, length)
+                == (MAGIC, VERSION, self.component, self.codec, self.data_length)
+            ) and rest == [group, object_id, start, self.block_tokens]:
+                return bytes(digest)
+        header = PayloadHeader.decode(head)  # says what is wrong
+        self.check(header, group, object_id, payload_length)
+        return header.digest
+
 
 def _equal(reason: DiscardReason, came: int, expected: int) -> None:
     if came != expected:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvcs.assembly import TrackAssembly
-from kvcs.payload import HEADER_SIZE, Component, Discard, DiscardReason, PayloadHeader
+from kvcs.payload import HEADER_SIZE, Component, Discard, DiscardReason
 from kvcs.sealing import OpeningSink, TrackOpener
 from moqt import GroupOrder, IncomingStream, ObjectHeader, ObjectStatus, StreamSink
 from moqt.errors import StreamReset
@@ -132,7 +132,7 @@ class _ObjectSink(StreamSink):
         self._block = 0
         self._length = 0
         self._head = bytearray()
-        self._header: PayloadHeader | None = None
+        self._digest = b""
         self._target: memoryview | None = None
         self._in_place = False
         self._filled = 0
@@ -147,7 +147,7 @@ class _ObjectSink(StreamSink):
             return
         self._layer, self._block = header.location
         self._length = header.payload_length
-        self._header = None
+        self._target = None
         self._head.clear()
         self._filled = 0
         self._dropped = self._receiver.closed
@@ -176,16 +176,22 @@ class _ObjectSink(StreamSink):
             self._read_header(chunk)
 
     def _read_header(self, chunk: memoryview) -> None:
-        """Collects the 68 octets of header, checks them, and finds a place for the Data."""
+        """Collects the 68 octets of header, checks them, and finds a place for the Data.
+
+        Data that lies in one slice and has no place of its own stays there: `object_end` is the next call.
+        """
         wanted = HEADER_SIZE - len(self._head)
-        self._head += chunk[:wanted]
-        if len(self._head) < HEADER_SIZE:
-            return
+        head: bytearray | memoryview = chunk[:wanted]
+        if len(chunk) < wanted or self._head:
+            self._head += head
+            head = self._head
+            if len(head) < HEADER_SIZE:
+                return
+        expectation = self._track.expectation
         try:
-            header = PayloadHeader.decode(self._head)
-            self._track.expectation.check(header, self._layer, self._block, self._length)
+            self._digest = expectation.digest_in(head, self._layer, self._block, self._length)
             place = None
-            if header.component is not Component.KV:
+            if expectation.component is not Component.KV:
                 place = self._track.destination(self._layer, self._block, self)
         except Discard as discard:
             self._discard(discard.reason)
@@ -193,21 +199,22 @@ class _ObjectSink(StreamSink):
         except (OSError, LookupError, ValueError) as fault:
             self._fail(fault)
             return
-        self._header = header
-        self._in_place = place is not None
-        self._target = _scratch(header.data_length) if place is None else place
         rest = chunk[wanted:]
-        self._target[: len(rest)] = rest
         self._filled = len(rest)
+        self._in_place = place is not None
+        if place is None and self._filled == expectation.data_length:
+            self._target = rest
+            return
+        self._target = _scratch(expectation.data_length) if place is None else place
+        self._target[: self._filled] = rest
 
     def object_end(self) -> None:
-        header, target = self._header, self._target
-        self._target = None
-        if self._dropped or header is None or target is None:
+        target, self._target = self._target, None
+        if self._dropped or target is None:
             return
         self._dropped = True
         digest = hashlib.sha256(target).digest()
-        if self._receiver.closed or digest != header.digest:
+        if self._receiver.closed or digest != self._digest:
             self._give_up_place()
             self._discard(DiscardReason.DIGEST)
             return

@@ -40,7 +40,8 @@ class Sink(Protocol):
     def commit(
         self, component: Component, layer: int, block: int, data: bytes | memoryview | None
     ) -> None:
-        """Takes a verified section; `data` is None when it lies in its destination already.
+        """Takes a verified section; `data` is None when it lies in its destination already, else it is valid
+        during the call only.
 
         A KV component carries the K section and the V section after it. A second commit changes nothing.
         """

@@ -25,6 +25,7 @@ class _Layout:
     ) -> None:
         self.token_sizes = {part: descriptor.token_size(part) for part in _PARTS}
         self.tensors: dict[str, TensorInfo] = {}
+        self._begins: dict[Component, dict[int, int]] = {part: {} for part in _PARTS}
         dims = {Component.K: descriptor.head_dim, Component.V: descriptor.v_head_dim}
         dtype = DTYPE_NAMES[descriptor.dtype]
         # The widest elements come first, then names ascend: so every tensor stays aligned.
@@ -37,10 +38,11 @@ class _Layout:
                 shape = (tokens, descriptor.kv_heads, dims[part])
                 name = tensor_name(part, layer)
                 self.tensors[name] = TensorInfo(dtype, shape, begin, self.end)
+                self._begins[part][layer] = begin
 
     def begin(self, component: Component, layer: int) -> int:
         """First octet of a tensor, counted from the first tensor."""
-        return self.tensors[tensor_name(component, layer)].begin
+        return self._begins[component][layer]
 
 
 def _metadata(descriptor: Descriptor, model: str | None) -> dict[str, str]:

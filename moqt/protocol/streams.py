@@ -45,7 +45,7 @@ class StreamSink:
         """An Object starts; its payload follows in slices. Nothing was allocated for it."""
 
     def payload(self, chunk: memoryview) -> None:
-        """A slice, valid during the call only."""
+        """A slice, valid until the next call of this sink has returned."""
 
     def object_end(self) -> None:
         """The Object is whole."""

@@ -36,7 +36,7 @@ class ObjectSink(Protocol):
         """An Object starts; nothing of its payload was kept yet."""
 
     def payload(self, data: memoryview) -> None:
-        """A part of the payload, valid during the call only."""
+        """A part of the payload, valid until the next call of this sink has returned."""
 
     def object_end(self) -> None:
         """The Object is complete."""

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvcs.payload import (
     HEADER_SIZE,
@@ -107,6 +109,35 @@ def test_flags_and_reserved_are_ignored() -> None:
     changed = bytearray(EXAMPLE)
     changed[6:8] = changed[30:32] = b"\xff\xff"
     EXPECTED.check(PayloadHeader.decode(changed), 0, 1, 84)
+    assert EXPECTED.digest_in(changed, 0, 1, 84) == HEADER.digest
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 67), st.integers(0, 255)), max_size=2),
+    st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(83, 85)),
+    st.sampled_from([67, 68, 69]),
+)
+def test_the_digest_comes_from_a_header_that_fits(
+    changes: list[tuple[int, int]], place: tuple[int, int, int], size: int
+) -> None:
+    """O2, O8: checked at once or field by field, the outcome is the same."""
+    head = bytearray(EXAMPLE[:HEADER_SIZE] + b"\0")[:size]
+    for at, octet in changes:
+        if at < size:
+            head[at] = octet
+
+    def field_by_field() -> bytes:
+        header = PayloadHeader.decode(head)
+        EXPECTED.check(header, *place)
+        return header.digest
+
+    outcomes: list[bytes | DiscardReason] = []
+    for way in (field_by_field, lambda: EXPECTED.digest_in(memoryview(head), *place)):
+        try:
+            outcomes.append(way())
+        except Discard as discard:
+            outcomes.append(discard.reason)
+    assert outcomes[0] == outcomes[1]
 
 
 def test_place_and_length() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import errno
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvcs.formats.numpy import ArraySink, allocate
+from kvcs.formats.safetensors import KvFile, KvFileSink, KvFileSource
 from kvcs.naming import DataTrack
 from kvcs.payload import HEADER_SIZE, Component, DiscardReason
 from kvcs.reception import TrackReceiver
 from moqt import IncomingStream, Location, ObjectHeader, ObjectStatus
 from moqt.errors import StreamReset
 from tests.support.caches import descriptor
-from tests.support.objects import K0, assemble, give, open_fill, open_live, payload
+from tests.support.objects import K0, assemble, give, manifest, open_fill, open_live, payload
 
 OF = descriptor(layers=2)
 SIZE = OF.section_size(Component.K)
@@ -49,6 +52,43 @@ def test_an_object_is_received_into_its_place(chunk: int) -> None:
     assert f.track.has(1, 1)
     assert f.k[1].tobytes()[SIZE:] == DATA
     assert (f.settled, f.receiver.settled, f.assembly.objects) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("listed_only", [False, True])
+@pytest.mark.parametrize("chunk", [1, 67, 68, 69, 100, 1000])
+def test_an_object_without_a_place_is_taken_from_where_it_lies(
+    chunk: int, listed_only: bool, tmp_path: Path
+) -> None:
+    """O2: in slices of any size, and in one that holds others as well; nothing refers to the slice afterwards."""
+    path = tmp_path / "received"
+    with KvFileSink(path, OF, 2) as sink:
+        assembly, track, _ = assemble(OF, sink, 2, listed_only=listed_only)
+        receiver = TrackReceiver(track, lambda: None)
+        contents = [[DATA, DATA[::-1]], [DATA[1:] + b"x", DATA[2:] + b"xy"]]
+        for layer, blocks in enumerate(contents):
+            stream = open_live(receiver, layer)
+            octets = [payload(OF, layer, block, data) for block, data in enumerate(blocks)]
+            joined = bytearray(b"".join(octets))
+            for block in range(2):
+                start = block * len(octets[0])
+                stream.object_begin(ObjectHeader(Location(layer, block), len(octets[block])))
+                for at in range(start, start + len(octets[block]), chunk):
+                    stop = min(at + chunk, start + len(octets[block]))
+                    stream.payload(memoryview(joined)[at:stop])
+                stream.object_end()
+            joined[:] = bytes(len(joined))
+        digests = [[hashlib.sha256(data).digest() for data in blocks] for blocks in contents]
+        assert (assembly.objects, assembly.held) == ((0, 4) if listed_only else (4, 0))
+        assembly.update(manifest(OF, digests))
+        assert (assembly.objects, assembly.discarded.total()) == (4, 0)
+        for layer, block in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            sink.commit(Component.V, layer, block, DATA)
+        sink.finish(2)
+    with KvFile(path) as file:
+        source = KvFileSource(file, OF)
+        for layer, blocks in enumerate(contents):
+            got = [bytes(source.read_block(Component.K, layer, block)) for block in range(2)]
+            assert got == blocks
 
 
 BROKEN: list[tuple[DiscardReason, dict[str, Any], int]] = [
