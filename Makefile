@@ -24,7 +24,7 @@ BACKEND_TESTS := tests/moqt/quic/test_contract.py $(wildcard tests/moqt/test_cli
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-backends interop lint bench fuzz certs clean
+.PHONY: help venv demo test test-backends interop lint bench soak fuzz certs clean
 unexport PYTHONPATH PYTHONHOME
 
 help: ## what can be made
@@ -58,7 +58,13 @@ lint: $(VENV)/lint.stamp ## format, style, types, spelling
 	@$(VENV)/bin/codespell
 
 bench: $(VENV)/runtime.stamp ## all benchmarks: a table, and JSON and a picture in docs/bench; BENCH_ARGS=--quick
+	@$(FIND_NEWER); peers=$(INTEROP)/peers.stamp; \
+	if [ -z "$$p" ]; then peers=; echo "No Python 3.12 or newer with venv and pip was found: no rows of aiopquic and aiomoqt." >&2; fi; \
+	$(MAKE) --no-print-directory --keep-going $(BACKENDS)/test.stamp $$peers || echo "Not all that is compared with could be installed; those rows are left out." >&2
 	@$(VENV)/bin/python -m tests.bench $(BENCH_ARGS)
+
+soak: $(VENV)/test.stamp ## gibibytes through a session, thousands of publications through a relay; takes half an hour
+	@$(VENV)/bin/python -m pytest tests/soak -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 fuzz: $(VENV)/test.stamp ## octets that are not quite right, for every parser; FUZZ_SECONDS=600 FUZZ_TARGETS=manifest,url
 	@$(VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --targets "$(FUZZ_TARGETS)" $(FUZZ_ARGS)

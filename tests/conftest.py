@@ -10,7 +10,7 @@ from kvcs.certs import make
 from moqt.quic.base import Backend
 from tests.support import backends
 
-collect_ignore = ["interop"]  # needs the peers: `make interop` names it
+collect_ignore = ["interop", "soak"]  # `make interop` and `make soak` name them
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

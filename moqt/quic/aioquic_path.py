@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from aioquic.quic.connection import END_STATES
@@ -20,8 +21,12 @@ from moqt.quic.datagram_size import (
 )
 from moqt.quic.udp import Address, Datagrams, largest_payload
 
-PACKETS_PER_KEY = 1 << 22
-"""Half of what AES-GCM may protect with one key (RFC 9001 section 6.6)."""
+PACKETS_PER_KEY = 1 << 20
+"""An eighth of what AES-GCM may protect with one key (RFC 9001 section 6.6): an update costs next to nothing,
+and what large transfers do every gigabyte or so is known to work."""
+
+_log = logging.getLogger(__name__)
+
 BLACK_HOLE = 3
 """Times that large packets were lost, with none acknowledged in between, until the path is taken to swallow them."""
 
@@ -75,6 +80,7 @@ class PathConnection(CreditConnection):
         if phase == self._key_phase:
             self._key_phase = 1 - phase
             self.request_key_update()
+            _log.info("asked for new keys after %d packets", self._packet_number)
         else:
             self._key_phase = phase  # the peer was first
 

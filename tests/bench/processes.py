@@ -24,21 +24,23 @@ class RunFailed(Exception):
     """A process ended before its time; it has said why on standard error."""
 
 
-def run_pair(plan: Plan, server: str, client: str) -> Numbers:
+def run_pair(
+    plan: Plan, server: str, client: str, *, python: str = sys.executable, timeout: float = TIMEOUT
+) -> Numbers:
     """Runs the roles in fresh processes. What the server says at its end comes with `server_` before it."""
     with ExitStack() as stack:
-        serving = stack.enter_context(_process(plan, server))
+        serving = stack.enter_context(_process(python, plan, server))
         ready = _line(serving, server)
         url = ready.pop("url")
         address = [*ready.get("namespace", ()), ready["track"]] if "track" in ready else []
         if "shape" in plan.options:
-            shaping = stack.enter_context(_process(plan, "shape", url))
+            shaping = stack.enter_context(_process(python, plan, "shape", url))
             url = _line(shaping, "shape")["url"]
         took = subprocess.run(  # noqa: S603 - our own module
-            _command(plan, client, url, *address),
+            _command(python, plan, client, url, *address),
             stdout=subprocess.PIPE,
             text=True,
-            timeout=TIMEOUT,
+            timeout=timeout,
             check=False,
             cwd=ROOT,
         )
@@ -61,14 +63,14 @@ def run_program(command: Sequence[str], pattern: str, cwd: str) -> Numbers:
     return {"mbit_s": float(found[1].replace(",", ""))}
 
 
-def _command(plan: Plan, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "tests.bench.worker", plan.dump(), *arguments]
+def _command(python: str, plan: Plan, *arguments: str) -> list[str]:
+    return [python, "-m", "tests.bench.worker", plan.dump(), *arguments]
 
 
 @contextmanager
-def _process(plan: Plan, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def _process(python: str, plan: Plan, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(  # noqa: S603 - our own module
-        _command(plan, *arguments),
+        _command(python, plan, *arguments),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""One process of a case: worker PLAN ROLE [URL ...]; the roles of kvcs/bench/worker.py and those of the suite."""
+"""One process of a case: worker PLAN ROLE [URL ...]; the roles of kvcs/bench/worker.py and those of the suite and of long runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from kvcs import loops
 from kvcs.bench.plan import Plan
 from kvcs.bench.worker import ROLES
 from tests.bench import roles, stock
+from tests.soak.roles import publish_long, subscribe_again
 
 SUITE_ROLES = ROLES | {
     "send-stock": stock.send_stock,
@@ -20,6 +21,8 @@ SUITE_ROLES = ROLES | {
     "subscribe-many": roles.subscribe_many,
     "publish-ticking": roles.publish_ticking,
     "stop-reading": roles.stop_reading,
+    "publish-long": publish_long,
+    "subscribe-again": subscribe_again,
 }
 
 

@@ -150,8 +150,12 @@ def test_nothing_shrinks_below_what_every_path_carries() -> None:
 
 @pytest.mark.parametrize("kind", [PLAIN, BULK])
 def test_keys_are_renewed_in_time(
-    certificates: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch
+    certificates: Path,
+    kind: Kind,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO", "moqt.quic.aioquic_path")
     monkeypatch.setattr(aioquic_path, "PACKETS_PER_KEY", 300)
     config = TransportConfig(datagram_size=1200)
     simulation = Simulation(certificates, client=kind, server=kind, config=config)
@@ -161,6 +165,7 @@ def test_keys_are_renewed_in_time(
         phases.append(simulation.server.quic._cryptos[Epoch.ONE_RTT].send.key_phase)
         assert phases[-1] == simulation.client.quic._cryptos[Epoch.ONE_RTT].recv.key_phase
     assert set(phases) == {0, 1}
+    assert "asked for new keys after" in caplog.text
     used = simulation.server.quic
     assert isinstance(used, PathConnection)
     assert used._packet_number - used._key_since <= 300 + 100
