@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from kvcs.bench.plan import Plan
 from kvcs.loops import chosen
 from moqt import TransportConfig
-from moqt.errors import LocalError
-from moqt.quic import BACKENDS, backend
 from tests.bench.processes import Numbers
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 PEERS = "KVCS_BENCH_PEERS"
-"""Names a directory with programs of other projects; they live in environments of their own."""
+"""Names a directory with programs of other projects; without it the one that `make bench` installs them in."""
+PEERS_HERE = ROOT / ".venv-interop" / "bin"
+OTHER_PYTHON = ROOT / ".venv-backends" / "bin" / "python"
+"""Has the optional backends, and may be newer than this one; `make bench` installs it."""
+HERE = sys.executable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +65,8 @@ class Case:
             options=options,
         )
 
-    def lacks(self) -> str | None:
-        """What has to be installed before it can run; None if nothing."""
+    def lacks(self, python: str = HERE) -> str | None:
+        """What has to be installed before it can run with that interpreter; None if nothing."""
         if self.command:
             return None if program(self.command[0]) else f"{self.command[0]} (see {PEERS})"
         unknown = set(self.settings) - {f.name for f in fields(TransportConfig)}
@@ -67,23 +74,21 @@ class Case:
             return f"the setting {', '.join(sorted(unknown))}"
         if self.loop != "asyncio" and find_spec(self.loop) is None:
             return self.loop
-        return None if usable(self.backend) else f"the backend {self.backend}"
+        return None if usable(self.backend, python) else f"the backend {self.backend}"
 
 
 def program(name: str) -> str | None:
     """Where a program of another project is."""
-    return shutil.which(name, path=os.environ.get(PEERS)) or shutil.which(name)
+    return shutil.which(name, path=os.environ.get(PEERS) or str(PEERS_HERE)) or shutil.which(name)
 
 
-def usable(name: str) -> bool:
-    """Whether a backend is installed."""
-    if name not in BACKENDS:
-        return False
-    try:
-        backend(name)
-    except LocalError:
-        return False
-    return True
+@cache
+def usable(name: str, python: str = HERE) -> bool:
+    """Whether an interpreter has a backend."""
+    asked = f"import sys; from kvcs.cli.transport import backend; backend({name!r})"
+    return not subprocess.run(  # noqa: S603 - an interpreter of ours
+        [python, "-c", asked], cwd=ROOT, capture_output=True, check=False
+    ).returncode
 
 
 Round = Mapping[str, Numbers]
@@ -114,6 +119,14 @@ class Group:
     rows: tuple[Row, ...]
     rounds: int | None = None
     """Where the suite's number is more than is needed."""
+
+    def python(self) -> str:
+        """The interpreter of all its cases: the other one where that has a backend that this one lacks."""
+        backends = {case.backend for case in self.cases.values() if not case.command}
+        lacking = (name for name in backends if not usable(name))
+        other = str(OTHER_PYTHON)
+        there = OTHER_PYTHON.is_file() and any(usable(name, other) for name in lacking)
+        return other if there else HERE
 
 
 def throughput(numbers: Numbers) -> float:

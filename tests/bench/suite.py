@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 from kvcs import certs
 from kvcs.bench.plan import Plan, scratch
 from kvcs.bench.runner import prepare
-from tests.bench.cases import Case, Group, Row, program, throughput
+from tests.bench.cases import HERE, OTHER_PYTHON, Case, Group, Row, program, throughput
 from tests.bench.processes import Numbers, run_pair, run_program
 
 Say = Callable[[str], None]
@@ -61,6 +63,8 @@ class GroupResult:
     rounds: list[dict[str, Numbers]]
     rows: list[RowResult]
     missing: dict[str, str]
+    python: str = HERE
+    """The interpreter that ran it."""
 
     @property
     def mbit_s(self) -> dict[str, float]:
@@ -77,6 +81,7 @@ class GroupResult:
             "rows": [row.to_json() for row in self.rows],
             "mbit_s": {name: round(value, 1) for name, value in self.mbit_s.items()},
             "missing": self.missing,
+            "python": python_version(self.python),
             "rounds": self.rounds,
         }
 
@@ -102,22 +107,29 @@ class _Runner:
         certs.make(Path(directory))
 
     def group(self, name: str, group: Group, rounds: int, say: Say) -> GroupResult:
-        missing = {case: lacks for case, c in group.cases.items() if (lacks := self._lacks(c))}
+        python = group.python()
+        if python != HERE:
+            say(f"  with {OTHER_PYTHON.parent.parent.name}, {python_version(python)}")
+        missing = {
+            case: lacks for case, c in group.cases.items() if (lacks := self._lacks(c, python))
+        }
         present = {case: c for case, c in group.cases.items() if case not in missing}
         rows = [row for row in group.rows if not set(row.needs) & set(missing)]
         needed = {case for row in rows for case in row.needs}
         done: list[dict[str, Numbers]] = []
         for number in range(rounds if rows else 0):
-            done.append({case: self._run(present[case]) for case in present if case in needed})
+            done.append(
+                {case: self._run(present[case], python) for case in present if case in needed}
+            )
             values = ", ".join(f"{row.title} {row.figure(done[-1]):.2f}" for row in rows)
             say(f"  round {number + 1}: {values}")
         results = [RowResult(row, [row.figure(r) for r in done]) for row in rows]
-        return GroupResult(name, group.title, done, results, missing)
+        return GroupResult(name, group.title, done, results, missing, python)
 
-    def _lacks(self, case: Case) -> str | None:
-        return "a full run" if self._quick and not case.in_quick else case.lacks()
+    def _lacks(self, case: Case, python: str) -> str | None:
+        return "a full run" if self._quick and not case.in_quick else case.lacks(python)
 
-    def _run(self, case: Case) -> Numbers:
+    def _run(self, case: Case, python: str) -> Numbers:
         if case.command:
             name, *arguments = (part.format(directory=self._directory) for part in case.command)
             return run_program([program(name) or name, *arguments], case.pattern, self._directory)
@@ -125,7 +137,7 @@ class _Runner:
         if case.server.startswith("publish"):
             self._prepare(plan)
         plan.check()
-        return run_pair(plan, case.server, case.client)
+        return run_pair(plan, case.server, case.client, python=python)
 
     def _prepare(self, plan: Plan) -> None:
         """Writes the cache file unless it is the one that is there."""
@@ -133,6 +145,15 @@ class _Runner:
         if self._prepared != shape:
             prepare(replace(plan, options={}))
             self._prepared = shape
+
+
+@cache
+def python_version(python: str) -> str:
+    """Python 3.12.1, say."""
+    ran = subprocess.run(  # noqa: S603 - an interpreter of ours
+        [python, "-V"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return ran.stdout.strip()
 
 
 def environment(*, quick: bool, rounds: int) -> dict[str, Any]:

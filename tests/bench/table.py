@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tests.bench.suite import GroupResult, RowResult
+from tests.bench.cases import HERE
+from tests.bench.suite import GroupResult, RowResult, python_version
 
 MARKS = {True: "yes", False: "NO", None: ""}
 
@@ -16,6 +17,8 @@ def table(results: Iterable[GroupResult]) -> str:
 
 def _group(result: GroupResult) -> Iterator[str]:
     yield result.title
+    if result.python != HERE:
+        yield f"  (all of it with {python_version(result.python)}, which has the backends)"
     for row in result.rows:
         yield _row(row)
     if len(result.mbit_s) > 1:

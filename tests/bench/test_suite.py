@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kvcs.bench.runner import prepare
+from tests.bench import cases
 from tests.bench.__main__ import main, parse
 from tests.bench.cases import Case, Group, Row, bound, ratio, throughput
 from tests.bench.picture import picture, pipelining_times
@@ -124,6 +125,31 @@ def test_a_case_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert ran == {"mbit_s": 1250.5}
     with pytest.raises(RunFailed):
         run_program([str(tool)], r"Goodput: (\d+)", str(tmp_path))
+
+
+def test_a_group_runs_where_its_backends_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """All of it with one interpreter: ratios compare nothing else."""
+    group = Group("two", {"a": Case(), "b": Case(backend="none")}, ())
+    monkeypatch.setattr(cases, "OTHER_PYTHON", tmp_path / "python")
+    assert group.python() == cases.HERE
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "python").chmod(0o755)
+    assert group.python() == str(tmp_path / "python")
+    assert group.cases["b"].lacks(group.python()) is None
+    assert Group("one", {"a": Case()}, ()).python() == cases.HERE
+
+
+def test_other_projects_programs_are_found_beside_this_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv(cases.PEERS, raising=False)
+    monkeypatch.setattr(cases, "PEERS_HERE", tmp_path)
+    assert cases.program("their-bench") is None
+    (tmp_path / "their-bench").write_text("#!/bin/sh\n")
+    (tmp_path / "their-bench").chmod(0o755)
+    assert cases.program("their-bench") == str(tmp_path / "their-bench")
 
 
 def test_what_cannot_run_leaves_no_row() -> None:
