@@ -100,7 +100,8 @@ $(BACKENDS)/test.stamp: pyproject.toml
 	if [ -z "$$p" ]; then echo "KVCS needs Python 3.11 or newer with venv and pip; none was found (name one with PYTHON=...)." >&2; exit 1; fi; \
 	echo "Setting up $(BACKENDS) with $$("$$p" -V); this happens once." >&2; "$$p" -m venv --clear $(BACKENDS)
 	@$(BACKENDS)/bin/python -m pip --disable-pip-version-check -qq install --upgrade 'pip>=25.1'
-	@$(BACKENDS)/bin/python -m pip --disable-pip-version-check -qq install --editable '.[qh3]' --group test
+	@$(BACKENDS)/bin/python -m pip --disable-pip-version-check -qq install --editable . --group test
+	@$(BACKENDS)/bin/python -m pip --disable-pip-version-check -qq install --editable '.[qh3]' || true
 	@$(BACKENDS)/bin/python -m pip --disable-pip-version-check -qq install --only-binary aiopquic --editable '.[aiopquic]' || true
 	@touch $@
 
