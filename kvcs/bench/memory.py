@@ -1,4 +1,4 @@
-"""Peak anonymous memory of this process, sampled from outside of its event loop."""
+"""Peak anonymous memory of a process, sampled from outside of its event loop."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import threading
 from pathlib import Path
 
 INTERVAL = 0.05
-_STATUS = Path("/proc/self/status")
 
 
-def anonymous() -> int:
+def anonymous(process: int | str = "self") -> int:
     """Octets of anonymous memory that are resident now; 0 where the system does not tell."""
     try:
-        for line in _STATUS.read_text().splitlines():
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) << 10
     except OSError:
@@ -23,7 +22,8 @@ def anonymous() -> int:
 class Watch:
     """Samples every 50 ms from `start` to `stop`."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: int | str = "self") -> None:
+        self._process = process
         self._base = 0
         self._peak = 0
         self._over = threading.Event()
@@ -31,15 +31,15 @@ class Watch:
 
     def start(self) -> None:
         """What is resident now is the base."""
-        self._base = self._peak = anonymous()
+        self._base = self._peak = anonymous(self._process)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._over.wait(INTERVAL):
-            self._peak = max(self._peak, anonymous())
+            self._peak = max(self._peak, anonymous(self._process))
 
     def stop(self) -> int:
         """Octets by which the peak exceeds the base."""
         self._over.set()
         self._thread.join()
-        return max(self._peak, anonymous()) - self._base
+        return max(self._peak, anonymous(self._process)) - self._base

@@ -27,9 +27,18 @@ OTHER_PYTHON = ROOT / ".venv-backends" / "bin" / "python"
 HERE = sys.executable
 
 
+@dataclass(frozen=True)
+class Through:
+    """A relay; its words have {directory} where certificates lie, and {port} for where it is to listen."""
+
+    command: tuple[str, ...]
+    ready: str
+    """What it prints when it listens."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Something to run: two roles over one cache, or a program of another project."""
+    """Something to run: two roles over one cache, or with a relay between them, or a program of another project."""
 
     server: str = "publish"
     client: str = "subscribe"
@@ -47,6 +56,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
     quick_options: Mapping[str, Any] = field(default_factory=dict)
     """What is different in a quick run."""
+    relay: Through | None = None
     command: tuple[str, ...] = ()
     """With {directory} where certificates lie; then the roles do not matter."""
     pattern: str = ""
@@ -67,8 +77,11 @@ class Case:
 
     def lacks(self, python: str = HERE) -> str | None:
         """What has to be installed before it can run with that interpreter; None if nothing."""
+        needed = self.command or (self.relay.command if self.relay else ())
+        if needed and program(needed[0]) is None:
+            return f"{needed[0]} (see {PEERS})"
         if self.command:
-            return None if program(self.command[0]) else f"{self.command[0]} (see {PEERS})"
+            return None
         unknown = set(self.settings) - {f.name for f in fields(TransportConfig)}
         if unknown:
             return f"the setting {', '.join(sorted(unknown))}"

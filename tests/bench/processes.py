@@ -11,7 +11,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvcs.bench.memory import Watch
 from kvcs.bench.plan import Plan
+from tests.interop.harness import free_port, running, until_taken
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TIMEOUT = 300.0
@@ -36,20 +38,51 @@ def run_pair(
         if "shape" in plan.options:
             shaping = stack.enter_context(_process(python, plan, "shape", url))
             url = _line(shaping, "shape")["url"]
-        took = subprocess.run(  # noqa: S603 - our own module
-            _command(python, plan, client, url, *address),
-            stdout=subprocess.PIPE,
-            text=True,
-            timeout=timeout,
-            check=False,
-            cwd=ROOT,
-        )
-        if took.returncode:
-            raise RunFailed(client)
+        took = _run(python, plan, timeout, client, url, *address)
         said, _ = serving.communicate(timeout=TIMEOUT)
+    return took | _of_server(said)
+
+
+def _run(python: str, plan: Plan, timeout: float, role: str, *arguments: str) -> Numbers:
+    took = subprocess.run(  # noqa: S603 - our own module
+        _command(python, plan, role, *arguments),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=ROOT,
+    )
+    if took.returncode:
+        raise RunFailed(role)
     numbers: Numbers = json.loads(took.stdout)
-    at_server: Numbers = json.loads(said)
-    return numbers | {f"server_{name}": value for name, value in at_server.items()}
+    return numbers
+
+
+def _of_server(said: str) -> Numbers:
+    numbers: Numbers = json.loads(said)
+    return {f"server_{name}": value for name, value in numbers.items()}
+
+
+def run_relayed(
+    plan: Plan, server: str, client: str, command: Sequence[str], ready: str
+) -> Numbers:
+    """The same with a relay between them, which `command` starts; {port} is where it is to listen.
+
+    The growth of its memory comes as `relay_anonymous`.
+    """
+    port = free_port()
+    words = [word.format(port=port) for word in command]
+    with running(*words, ready=ready) as relay, ExitStack() as stack:
+        until_taken(port)
+        url = f"moqt://127.0.0.1:{port}"
+        watch = Watch(relay.pid)
+        watch.start()
+        serving = stack.enter_context(_process(sys.executable, plan, server, url))
+        _line(serving, server)
+        took = _run(sys.executable, plan, TIMEOUT, client, url)
+        said, _ = serving.communicate(timeout=TIMEOUT)
+        memory = watch.stop()
+    return took | _of_server(said) | {"relay_anonymous": memory}
 
 
 def run_program(command: Sequence[str], pattern: str, cwd: str) -> Numbers:

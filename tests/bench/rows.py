@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from tests.bench.cases import Case, Group, Row, bound, ratio
+from tests.bench.cases import Case, Group, Row, Through, bound, ratio
 from tests.bench.processes import Numbers
 
 MIB = 1 << 20
@@ -251,6 +252,69 @@ STOPPED = Group(
     rounds=3,
 )
 
+SHOWN = ("--cert", "{directory}/server.pem", "--key", "{directory}/server-key.pem")
+AIOMOQT_RELAY = Through(
+    (
+        *("moq-interop-relay", "--bind", "127.0.0.1", "--port", "{port}", "--quic"),
+        *("--draft", "22", *SHOWN),
+    ),
+    "Listening on",
+)
+RELAY_CACHE = 128 * MIB
+
+
+def our_relay(*words: str) -> Through:
+    """`kvcs relay`."""
+    ours = (sys.executable, "-m", "kvcs.cli.main", "relay", "--listen", "127.0.0.1:{port}", *SHOWN)
+    return Through((*ours, *words), "relaying at")
+
+
+def through(relay: Through, **changes: Any) -> Case:
+    """One publisher and one subscriber of 32 KiB objects, live."""
+    ends: dict[str, Any] = {"server": "offer", "client": "take", "size": 256, "quick_size": 16}
+    return Case(relay=relay, **(ends | changes))
+
+
+RELAY = Group(
+    "Through a relay, live, 32 KiB objects, one publisher and one subscriber",
+    {
+        "kvcs": through(our_relay()),
+        "aiomoqt": through(AIOMOQT_RELAY),
+        "eight": through(our_relay(), size=64, quick_size=4, options={"count": 8}),
+    },
+    (
+        ratio("kvcs relay / aiomoqt's relay", "kvcs", "aiomoqt", 1.5),
+        Row(
+            "octets that the publisher sends for 8 subscribers, of one's",
+            lambda r: r["eight"]["server_sent"] / r["eight"]["each"],
+            ("eight",),
+            1.0,
+            True,
+            "of limit",
+        ),
+        ratio("8 subscribers in all / 1", "eight", "kvcs"),
+    ),
+)
+
+BESIDE = Group(
+    "Through kvcs relay with 128 MiB of cache, a subscriber beside one that is stopped",
+    {
+        "alone": through(our_relay("--cache-bytes", str(RELAY_CACHE))),
+        "beside": through(
+            our_relay("--cache-bytes", str(RELAY_CACHE)), client="take-beside-stopped"
+        ),
+    },
+    (
+        ratio("beside a stopped subscriber / alone", "beside", "alone", 0.9),
+        bound(
+            "the relay's growth, of cache + 64 MiB",
+            "beside",
+            lambda n: n["relay_anonymous"],
+            RELAY_CACHE + 64 * MIB,
+        ),
+    ),
+)
+
 GROUPS = {
     "transport": TRANSPORT,
     "kvcs-1452": KVCS[0],
@@ -261,6 +325,8 @@ GROUPS = {
     "pipeline": PIPELINE,
     "many": MANY,
     "stopped": STOPPED,
+    "relay": RELAY,
+    "beside": BESIDE,
     "memory": MEMORY,
 }
 """In the order in which they are run and shown."""

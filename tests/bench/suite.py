@@ -18,7 +18,7 @@ from kvcs import certs
 from kvcs.bench.plan import Plan, scratch
 from kvcs.bench.runner import prepare
 from tests.bench.cases import HERE, OTHER_PYTHON, Case, Group, Row, program, throughput
-from tests.bench.processes import Numbers, run_pair, run_program
+from tests.bench.processes import Numbers, run_pair, run_program, run_relayed
 
 Say = Callable[[str], None]
 
@@ -134,6 +134,12 @@ class _Runner:
             name, *arguments = (part.format(directory=self._directory) for part in case.command)
             return run_program([program(name) or name, *arguments], case.pattern, self._directory)
         plan = case.plan(self._directory, quick=self._quick)
+        if case.relay is not None:
+            name, *words = (
+                word.replace("{directory}", self._directory) for word in case.relay.command
+            )
+            command = [program(name) or name, *words]
+            return run_relayed(plan, case.server, case.client, command, case.relay.ready)
         if case.server.startswith("publish"):
             self._prepare(plan)
         plan.check()

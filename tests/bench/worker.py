@@ -8,7 +8,7 @@ import sys
 from kvcs import loops
 from kvcs.bench.plan import Plan
 from kvcs.bench.worker import ROLES
-from tests.bench import roles, stock
+from tests.bench import relayed, roles, stock
 from tests.soak.roles import publish_long, subscribe_again
 
 SUITE_ROLES = ROLES | {
@@ -23,6 +23,10 @@ SUITE_ROLES = ROLES | {
     "stop-reading": roles.stop_reading,
     "publish-long": publish_long,
     "subscribe-again": subscribe_again,
+    "offer": relayed.offer,
+    "take": relayed.take,
+    "take-beside-stopped": relayed.take_beside_stopped,
+    "stop-at-first": relayed.stop_at_first,
 }
 
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from moqt import ClientTls, TrackNamespace, connect
 
@@ -58,9 +58,24 @@ def free_port() -> int:
     return next(p for p in (random.randrange(20_000, 32_000) for _ in range(1000)) if is_free(p))
 
 
+def until_taken(port: int) -> None:
+    """Waits for somebody to have a port, for programs that say so before they do."""
+    until = time.monotonic() + PATIENCE
+    while is_free(port) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+class Started(NamedTuple):
+    """A program that runs."""
+
+    line: str
+    """Of its output, by which it said that it was ready."""
+    pid: int
+
+
 @contextmanager
-def running(*command: str, ready: str) -> Iterator[str]:
-    """A program that goes on until the block ends; yields the line of its output that holds `ready`."""
+def running(*command: str, ready: str) -> Iterator[Started]:
+    """A program that goes on until the block ends; it is ready when a line of its output holds `ready`."""
     process = subprocess.Popen(  # noqa: S603 - the peers' own programs
         command,
         cwd=ROOT,
@@ -88,7 +103,7 @@ def running(*command: str, ready: str) -> Iterator[str]:
             if line is None:
                 raise AssertionError(f"{command[0]} ended: {''.join(said)}")
             said.append(line)
-        yield said[-1].strip()
+        yield Started(said[-1].strip(), process.pid)
     finally:
         process.kill()
         process.wait()
@@ -106,9 +121,7 @@ def aiomoqt_relay(certificates: Path) -> Iterator[str]:
     command += ["--quic", "--draft", "22", "--cert", str(certificates / "server.pem")]
     command += ["--key", str(certificates / "server-key.pem")]
     with running(*command, ready="Listening on"):
-        until = time.monotonic() + PATIENCE
-        while is_free(port) and time.monotonic() < until:
-            time.sleep(0.01)  # it says so before it has the port
+        until_taken(port)
         yield f"moqt://127.0.0.1:{port}"
 
 
@@ -118,8 +131,8 @@ def moqrs_server(certificates: Path) -> Iterator[str]:
     module = "tests.interop.peers.moqrs_server"
     files = [str(certificates / name) for name in ("server.pem", "server-key.pem")]
     python = str(PEERS / "python")
-    with running(python, "-m", module, "127.0.0.1:0", *files, ready='"address"') as line:
-        yield f"moqt://{json.loads(line)['address']}"
+    with running(python, "-m", module, "127.0.0.1:0", *files, ready='"address"') as started:
+        yield f"moqt://{json.loads(started.line)['address']}"
 
 
 @contextmanager
@@ -128,8 +141,8 @@ def kvcs_relay(certificates: Path, *words: str) -> Iterator[str]:
     command = [sys.executable, "-W", "error", "-m", "kvcs.cli.main", "relay", *words]
     command += ["--listen", "127.0.0.1:0", "--cert", str(certificates / "server.pem")]
     command += ["--key", str(certificates / "server-key.pem"), "--ca", str(certificates / "ca.pem")]
-    with running(*command, ready="relaying at ") as line:
-        yield line.rpartition(" ")[2]
+    with running(*command, ready="relaying at ") as started:
+        yield started.line.rpartition(" ")[2]
 
 
 async def announced(url: str, ca: str, namespace: TrackNamespace) -> None:
