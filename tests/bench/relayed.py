@@ -42,10 +42,10 @@ class Sent:
     def __len__(self) -> int:
         return len(self._content)
 
-    def read(self) -> bytes:
+    def read(self, prefix: bytes = b"") -> bytes:
         """The octets."""
         self.octets += len(self._content)
-        return self._content
+        return prefix + self._content
 
 
 def tls(plan: Plan) -> ClientTls:
@@ -91,9 +91,9 @@ class Counting(StreamSink):
         self.begun: asyncio.Future[None] = loop.create_future()
         """The first Object begins."""
         self.ended: asyncio.Future[None] = loop.create_future()
-        """The last one is whole."""
+        """The last octet is here."""
         self.octets = 0
-        self._left = LAYERS * each_group(plan)
+        self._whole = plan.octets
 
     def open_stream(self, stream: IncomingStream) -> StreamSink:
         """Every stream ends here."""
@@ -105,18 +105,24 @@ class Counting(StreamSink):
 
     def payload(self, chunk: memoryview) -> None:
         self.octets += len(chunk)
-
-    def object_end(self) -> None:
-        self._left -= 1
-        if not self._left:
+        if self.octets == self._whole:
             self.ended.set_result(None)
+
+    def over(self) -> None:
+        """Nothing more comes."""
+        for future in (self.begun, self.ended):
+            if not future.done():
+                future.set_exception(RuntimeError(f"only {self.octets} octets came"))
 
 
 async def subscribed(plan: Plan, url: str, stack: AsyncExitStack) -> Counting:
     """A session of its own, subscribed to what is to come."""
     session: Session = await stack.enter_async_context(await connect(url, tls=tls(plan)))
     counting = Counting(plan)
-    await session.subscribe(*NAME, location=LocationFilter.next_object(), receiver=counting)
+    subscription = await session.subscribe(
+        *NAME, location=LocationFilter.next_object(), receiver=counting
+    )
+    subscription.finished.add_done_callback(lambda _: counting.over())
     return counting
 
 

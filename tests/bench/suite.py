@@ -17,7 +17,7 @@ from typing import Any
 from kvcs import certs
 from kvcs.bench.plan import Plan, scratch
 from kvcs.bench.runner import prepare
-from tests.bench.cases import HERE, OTHER_PYTHON, Case, Group, Row, program, throughput
+from tests.bench.cases import HERE, OTHER_PYTHON, Case, Group, Row, Through, program, throughput
 from tests.bench.processes import Numbers, run_pair, run_program, run_relayed
 
 Say = Callable[[str], None]
@@ -99,6 +99,13 @@ def run_suite(
     return results
 
 
+def run_through(plan: Plan, case: Case, relay: Through) -> Numbers:
+    """Runs a case that has a relay."""
+    name, *words = (word.replace("{directory}", plan.directory) for word in relay.command)
+    command = [program(name) or name, *words]
+    return run_relayed(plan, case.server, case.client, command, relay.ready)
+
+
 class _Runner:
     def __init__(self, directory: str, *, quick: bool) -> None:
         self._directory = directory
@@ -135,11 +142,7 @@ class _Runner:
             return run_program([program(name) or name, *arguments], case.pattern, self._directory)
         plan = case.plan(self._directory, quick=self._quick)
         if case.relay is not None:
-            name, *words = (
-                word.replace("{directory}", self._directory) for word in case.relay.command
-            )
-            command = [program(name) or name, *words]
-            return run_relayed(plan, case.server, case.client, command, case.relay.ready)
+            return run_through(plan, case, case.relay)
         if case.server.startswith("publish"):
             self._prepare(plan)
         plan.check()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kvcs import certs
 from kvcs.bench.runner import prepare
 from tests.bench import cases
 from tests.bench.__main__ import main, parse
@@ -18,7 +19,7 @@ from tests.bench.picture import picture, pipelining_times
 from tests.bench.processes import RunFailed, run_pair, run_program
 from tests.bench.profile import run_profile, shares
 from tests.bench.rows import GROUPS, pipelining
-from tests.bench.suite import GroupResult, RowResult, environment, run_suite
+from tests.bench.suite import GroupResult, RowResult, environment, run_suite, run_through
 from tests.bench.table import table
 from tests.bench.ticker import Ticker
 
@@ -44,6 +45,7 @@ def numbers(**more: Any) -> dict[str, Any]:
         "server_sent": 1_000_000,
         "each": 1_000_000,
         "relay_anonymous": 64 << 20,
+        "relay_cpu": 1.5,
         "manifest_at": 10.1,
         "server_appended_at": 10.0,
         "times": [1.0, 1.1, 1.2, 1.3, 2.2, 5.3],
@@ -188,6 +190,21 @@ def test_every_role_runs(group: str, case: str, tmp_path: Path) -> None:
     said = run_pair(plan, small.server, small.client)
     assert said["seconds"] > 0
     assert said["octets"] > 0
+
+
+@pytest.mark.parametrize(("group", "case"), [("relay", "eight"), ("beside", "beside")])
+def test_every_role_beside_a_relay_runs(group: str, case: str, tmp_path: Path) -> None:
+    certs.make(tmp_path)
+    chosen = replace(GROUPS[group].cases[case], quick_size=2)
+    if "count" in chosen.options:
+        chosen = replace(chosen, quick_options={"count": 2})
+    assert chosen.relay is not None
+    said = run_through(chosen.plan(str(tmp_path), quick=True), chosen, chosen.relay)
+    assert said["server_sent"] == said["each"] == chosen.quick_size << 20
+    assert said["octets"] == said["each"] * chosen.quick_options.get("count", 1)
+    assert said["relay_cpu"] > 0
+    if Path("/proc/self/status").exists():
+        assert said["relay_anonymous"] > 0
 
 
 def test_the_command_line_writes_what_it_is_told_to(
