@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -46,6 +47,8 @@ def fault(words: list[str], cli: click.Group, targets: set[str]) -> str | None:
         return None if rest and (ROOT / rest[0]).is_file() else f"no such program: {rest}"
     if name == "kvcs" or name.startswith("kvcs-"):
         return misuse(cli, [*name.split("-")[1:], *rest])
+    if "/" in name:
+        return None if os.access(ROOT / name, os.X_OK) else f"no such program: {name}"
     return None if name in ELSEWHERE else f"nothing tells whether {name} works"
 
 
@@ -138,6 +141,8 @@ def publish(file: str, listen: str | None, scope_key: str) -> None:
         ("kvcs relay", "no subcommand relay"),
         ("make soak", "no target soak"),
         ("python examples/none.py", "no such program: ['examples/none.py']"),
+        ("tests/bench/netns.sh --rate 1mbit -- a -- b", None),
+        ("tests/bench/none.sh", "no such program: tests/bench/none.sh"),
         ("curl u", "nothing tells whether curl works"),
     ],
 )
