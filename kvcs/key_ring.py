@@ -58,6 +58,11 @@ class RingKey:
             )
         if len(self.secret) not in KEY_SIZES:
             raise UsageError(f"k must have 32 to 64 octets, it has {len(self.secret)}")
+        for name, time_ in (("nbf", self.not_before), ("exp", self.retire_after)):
+            if time_ is not None and not 0 <= time_ <= MAX_TIME:
+                raise UsageError(
+                    f"{name} must be a time in seconds since 1970, it is {shown(time_)}"
+                )
 
     @classmethod
     def generate(cls, suite: Suite, *, not_before: int | None = None) -> RingKey:
@@ -86,13 +91,22 @@ class KeyRing:
 
     def __init__(self, keys: Iterable[RingKey], clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._path: Path | None = None
         self._keys: dict[int, RingKey] = {}
         self.replace(keys)
 
     @classmethod
     def load(cls, path: Path) -> KeyRing:
         """The key ring in a file; raises UsageError."""
-        return cls(load_keys(path))
+        ring = cls(load_keys(path))
+        ring._path = path
+        return ring
+
+    def reload(self) -> None:
+        """Takes what the file holds by now. Raises UsageError, and then keeps the keys it has."""
+        if self._path is None:
+            raise UsageError("key ring: it was not read from a file")
+        self.replace(load_keys(self._path))
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(f'{key_id:x}' for key_id in self._keys)})"
@@ -208,7 +222,7 @@ def _time(jwk: dict[str, object], name: str) -> int | None:
     value = jwk.get(name)
     if value is None:
         return None
-    if type(value) is not int or not 0 <= value <= MAX_TIME:
+    if type(value) is not int:
         raise UsageError(f"{name} must be a time in seconds since 1970, it is {shown(value)}")
     return value
 

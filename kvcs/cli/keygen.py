@@ -1,23 +1,26 @@
-"""`kvcs keygen`: a producer's keys, with which manifests are signed and signatures are checked."""
+"""`kvcs keygen`: a producer's keys, which sign manifests, and key rings of a scope, which encrypt publications."""
 
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from kvcs.cli import inputs
+from kvcs.errors import UsageError
+from kvcs.key_ring import KeyRing, RingKey, load_keys, write_keys
 from kvcs.keyfiles import write_key_pair
 from kvcs.producer_keys import Algorithm, generate
+from kvcs.secure_objects import Suite
 
 _ALGORITHMS = {algorithm.label: algorithm for algorithm in reversed(Algorithm)}
 
 
 @click.command("keygen")
-@click.option(
-    "--output", type=inputs.PATH, required=True, metavar="FILE", help="Private key to write."
-)
+@click.option("--output", type=inputs.PATH, metavar="FILE", help="Private key to write.")
 @click.option(
     "--alg",
     type=click.Choice(list(_ALGORITHMS), case_sensitive=False),
@@ -25,25 +28,93 @@ _ALGORITHMS = {algorithm.label: algorithm for algorithm in reversed(Algorithm)}
     show_default=True,
     help="Ed25519, or ECDSA on P-256.",
 )
+@click.option(
+    "--ring", type=inputs.PATH, metavar="FILE", help="Key ring to make, or to add a key to."
+)
+@click.option(
+    "--suite",
+    type=click.Choice(list(Suite.__members__), case_sensitive=False),
+    default=Suite.AES_128_GCM_SHA256_128.name,
+    show_default=True,
+    help="What the key of the ring is for.",
+)
+@click.option(
+    "--after",
+    type=inputs.seconds,
+    metavar="S",
+    help="Use the ring's new key in S seconds only; give everybody the ring meanwhile.",
+)
+@click.option(
+    "--retire",
+    type=inputs.seconds,
+    metavar="S",
+    help="Refuse the ring's older keys in S seconds.",
+)
 @inputs.json_option
-def command(*, output: Path, alg: str, as_json: bool) -> int:
-    """Make a producer's key pair: FILE signs (`publish --sign`), FILE.pub is for consumers.
+def command(
+    *,
+    output: Path | None,
+    alg: str,
+    ring: Path | None,
+    suite: str,
+    after: float | None,
+    retire: float | None,
+    as_json: bool,
+) -> int:
+    """Make keys: a producer's pair (--output), or a key ring that a scope's members share (--ring).
 
-    Both are PEM. The key identifier (kid) comes from the public key, so both sides find the same one.
+    With --output, FILE signs (`publish --sign`) and FILE.pub is for consumers, both PEM. With --ring, FILE gets a new
+    key (`publish --encrypt`, `subscribe --decrypt`); it is for members of the scope only.
     """
     with inputs.reporting(as_json=as_json):
-        key = generate(_ALGORITHMS[alg])
-        public = write_key_pair(output, key)
-    facts = {
-        "kid": key.key_id.hex(),
-        "algorithm": key.algorithm.label,
-        "private_key": str(output),
-        "public_key": str(public),
-    }
+        if (output is None) is (ring is None):
+            raise UsageError("say what to make: --output FILE for a key pair, or --ring FILE")
+        if output is not None:
+            facts, advice = _pair(output, _ALGORITHMS[alg])
+        else:
+            assert ring is not None
+            facts, advice = _ring(ring, Suite[suite], after, retire)
     if as_json:
         click.echo(json.dumps(facts))
         return 0
     for name, value in facts.items():
         click.echo(f"{name.replace('_', ' '):12} {value}")
-    click.echo(f"keep {output} to yourself; give {public} to those who --require-signature")
+    click.echo(advice)
     return 0
+
+
+def _pair(output: Path, algorithm: Algorithm) -> tuple[dict[str, object], str]:
+    key = generate(algorithm)
+    public = write_key_pair(output, key)
+    facts: dict[str, object] = {
+        "kid": key.key_id.hex(),
+        "algorithm": key.algorithm.label,
+        "private_key": str(output),
+        "public_key": str(public),
+    }
+    return facts, f"keep {output} to yourself; give {public} to those who --require-signature"
+
+
+def _ring(
+    path: Path, suite: Suite, after: float | None, retire: float | None
+) -> tuple[dict[str, object], str]:
+    """Adds a key. Retired keys are kept: who has a publication that they protect shall be told so."""
+    now = int(time.time())
+    older = load_keys(path) if path.exists() else []
+    if retire is not None:
+        end = now + int(retire)
+        older = [replace(key, retire_after=min(end, key.retire_after or end)) for key in older]
+    first = not older and after is None  # usable wherever clocks differ
+    key = RingKey.generate(suite, not_before=None if first else now + int(after or 0))
+    keys = KeyRing([*older, key]).keys
+    write_keys(path, keys)
+    facts: dict[str, object] = {
+        "kid": f"{key.key_id:x}",
+        "suite": suite.name,
+        "key_ring": str(path),
+        "keys": len(keys),
+    }
+    return (
+        facts,
+        f"give {path} to members of the scope only, each of whom can read and publish with it",
+    )

@@ -10,6 +10,7 @@ from kvcs.cli.inputs import Prompt
 from kvcs.naming import MANIFEST, MANIFEST_COSE, DataTrack, content_prefix
 from kvcs.payload import HEADER_SIZE, Component
 from kvcs.progress import megabytes
+from kvcs.sealing import sealed_length
 
 WIRE_FACTOR = 1.08
 """Octets on the wire for one of payload: IP, UDP, QUIC and MOQT around it at datagrams of 1200."""
@@ -24,6 +25,7 @@ def plan(
     components: str = "k+v",
     live_rate: float | None = None,
     signed: bool = False,
+    encrypted: bool = False,
 ) -> dict[str, object]:
     """The facts in the order they are shown. Sizes are octets, times seconds."""
     identity, descriptor = prompt.identity, prompt.descriptor
@@ -33,6 +35,8 @@ def plan(
     tracks = [MANIFEST_COSE if signed else MANIFEST]
     tracks += [DataTrack(part, "raw", 0).name for part in parts]
     sizes = {part.label: HEADER_SIZE + descriptor.section_size(part) for part in parts}
+    if encrypted:
+        sizes = {label: sealed_length(size) for label, size in sizes.items()}
     octets = layers * blocks * sum(sizes.values())
     wire = int(octets * WIRE_FACTOR)
     times = {link: round(wire * 8 / speed, 4) for link, speed in LINKS.items()}

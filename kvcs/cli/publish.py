@@ -15,12 +15,13 @@ import click
 from rich.console import Console
 
 from kvcs import loops
-from kvcs.cli import endpoints, inputs, signals, signatures, transport
+from kvcs.cli import endpoints, inputs, protection, signals, signatures, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.plan import plan, show
 from kvcs.cli.text import one_line
 from kvcs.errors import KvcsError, PublicationStopped, SourceChanged, UsageError
 from kvcs.formats.safetensors import KvFile, KvFileSource
+from kvcs.key_ring import KeyRing
 from kvcs.payload import Component, size_advice
 from kvcs.producer_keys import shown_key_id
 from kvcs.progress import LayerProgress, layer_progress
@@ -51,6 +52,7 @@ class Job:
     linger: float | None
     max_cache_duration: float | None
     signer: Signer | None
+    key_ring: KeyRing | None
     ready_file: Path | None
     backend: Backend | None = None
 
@@ -59,7 +61,8 @@ class Serving:
     """One run: opens, produces, serves until a signal, the end of --linger, or a fault."""
 
     def __init__(self, job: Job, progress: LayerProgress) -> None:
-        self.report = Report(not_guaranteed=not_guaranteed(signed=job.signer is not None))
+        absent = not_guaranteed(signed=job.signer is not None, encrypted=job.key_ring is not None)
+        self.report = Report(not_guaranteed=absent)
         self._job = job
         self._progress = progress
         self._started = time.monotonic()
@@ -68,7 +71,8 @@ class Serving:
         """Returns when all is withdrawn. Raises KvcsError or MoqtError."""
         job, stop = self._job, asyncio.Event()
         try:
-            with ExitStack() as stack, signals.caught(stop.set):
+            reread = protection.rereading(job.key_ring, self._progress.note)
+            with ExitStack() as stack, signals.caught(stop.set, reread):
                 async with Publisher(backend=job.backend) as publisher:
                     publication = publisher.publish(
                         job.prompt.identity,
@@ -76,6 +80,7 @@ class Serving:
                         components=job.components,
                         max_cache_duration=job.max_cache_duration,
                         signer=job.signer,
+                        key_ring=job.key_ring,
                     )
                     self.report.publication = publication.name.publication_id
                     self.report.blocks = job.blocks
@@ -101,6 +106,8 @@ class Serving:
         if job.signer is not None:
             name = shown_key_id(job.signer.key_id)
             self._progress.note(f"signed with {job.signer.algorithm.label} key {name}")
+        if job.key_ring is not None:
+            self._progress.note(f"encrypted, {protection.describe(job.key_ring)}")
         self._progress.note(f"publication {publication.name.publication_id.hex()}")
 
     async def _listen(
@@ -237,6 +244,7 @@ def publish(job: Job, *, as_json: bool) -> int:
     help="Two tracks or one.",
 )
 @signatures.sign_option
+@protection.encrypt_option
 @click.option("--cert", type=inputs.PATH, metavar="FILE", help="Certificate chain for --listen.")
 @click.option("--key", type=inputs.PATH, metavar="FILE", help="Its private key.")
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as relay.")
@@ -259,6 +267,7 @@ def command(
     max_cache_duration: float | None,
     components: str,
     sign: Path | None,
+    encrypt: Path | None,
     cert: Path | None,
     key: Path | None,
     ca: Path | None,
@@ -273,13 +282,12 @@ def command(
         with inputs.reporting(as_json=as_json):
             cache = stack.enter_context(KvFile(file))
             prompt = inputs.prompt_of(cache, scope_key, descriptor, tokens)
-            source = KvFileSource(cache, prompt.descriptor)
             blocks = min(cache.blocks, len(prompt.identity.block_keys))
             where, urls = _places(listen, relays, cert, key, dry_run=dry_run)
             check_ready_file(ready_file)
             job = Job(
                 prompt=prompt,
-                source=source,
+                source=KvFileSource(cache, prompt.descriptor),
                 blocks=blocks,
                 components=components,
                 listen=where,
@@ -290,6 +298,7 @@ def command(
                 linger=linger,
                 max_cache_duration=max_cache_duration,
                 signer=signatures.signer(sign),
+                key_ring=protection.key_ring(encrypt, scope_key),
                 ready_file=ready_file,
                 backend=transport.backend(quic),
             )
@@ -305,6 +314,7 @@ def _show_plan(job: Job, *, as_json: bool) -> int:
         components=job.components,
         live_rate=job.live_rate,
         signed=job.signer is not None,
+        encrypted=job.key_ring is not None,
     )
     show(facts, as_json=as_json)
     return 0

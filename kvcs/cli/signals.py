@@ -12,11 +12,17 @@ from typing import Any, TypeVar
 from kvcs import loops
 
 _T = TypeVar("_T")
+_ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def caught(react: Callable[[], object]) -> Iterator[None]:
-    """Calls `react` at the first signal. Off the main thread, and without a loop that can, does nothing."""
+def caught(
+    react: Callable[[], object], hangup: Callable[[], object] | None = None
+) -> Iterator[None]:
+    """Calls `react` at the first signal. With `hangup` SIGHUP is not among them, but calls that, each time.
+
+    Off the main thread, and without a loop that can, does nothing.
+    """
     loop = asyncio.get_running_loop()
     installed: list[signal.Signals] = []
 
@@ -29,9 +35,10 @@ def caught(react: Callable[[], object]) -> Iterator[None]:
             loop.remove_signal_handler(installed.pop())
 
     if threading.current_thread() is threading.main_thread():
-        for number in _numbers():
+        for number in _numbers(hangup):
+            answer = hangup if number not in _ENDS and hangup is not None else first
             try:
-                loop.add_signal_handler(number, first)
+                loop.add_signal_handler(number, answer)
             except NotImplementedError:
                 break
             installed.append(number)
@@ -41,16 +48,18 @@ def caught(react: Callable[[], object]) -> Iterator[None]:
         restore()
 
 
-def _numbers() -> list[signal.Signals]:
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    hangup: signal.Signals | None = getattr(signal, "SIGHUP", None)
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:  # not under nohup
-        numbers.append(hangup)
-    return numbers
+def _numbers(hangup: Callable[[], object] | None) -> list[signal.Signals]:
+    number: signal.Signals | None = getattr(signal, "SIGHUP", None)
+    if number is None or (hangup is None and signal.getsignal(number) is signal.SIG_IGN):
+        return [*_ENDS]  # under nohup a hangup is nothing, unless it says something else here
+    return [*_ENDS, number]
 
 
-def run(work: Coroutine[Any, Any, _T]) -> _T:
-    """Runs `work` to its end. A signal cancels it; once it has cleaned up, KeyboardInterrupt is raised."""
+def run(work: Coroutine[Any, Any, _T], hangup: Callable[[], object] | None = None) -> _T:
+    """Runs `work` to its end. A signal cancels it; once it has cleaned up, KeyboardInterrupt is raised.
+
+    `hangup` is what SIGHUP does instead.
+    """
     interrupted = False
 
     async def main() -> _T:
@@ -62,7 +71,7 @@ def run(work: Coroutine[Any, Any, _T]) -> _T:
             interrupted = True
             task.cancel()
 
-        with caught(interrupt):
+        with caught(interrupt, hangup):
             return await work
 
     try:

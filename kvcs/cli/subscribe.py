@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvcs.cli import endpoints, inputs, signals, signatures, transport
+from kvcs.cli import endpoints, inputs, protection, signals, signatures, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.main import status_of
 from kvcs.cli.plan import plan, show
@@ -240,7 +240,7 @@ def subscribe(job: Job, *, as_json: bool) -> int:
     progress = layer_progress(Console(stderr=True), "usable", len(layers))
     fetching = Fetching(job, progress)
     try:
-        signals.run(fetching.run())
+        signals.run(fetching.run(), protection.rereading(job.options.key_ring, progress.note))
     except KvcsError as fault:
         _note(fetching.report, fault.status, str(fault))
         raise
@@ -308,6 +308,7 @@ def mbit_s(report: Report) -> float:
     help="How long to wait for a publication that is not there yet.",
 )
 @signatures.require_signature_option
+@protection.decrypt_option
 @click.option("--no-probe", is_flag=True, help="Do not ask for shorter prefixes.")
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust, PEM.")
 @click.option("--insecure", is_flag=True, help="Check no certificate; on loopback only.")
@@ -327,6 +328,7 @@ def command(
     deadline: float | None,
     wait: float,
     require_signature: tuple[Path, ...],
+    decrypt: Path | None,
     no_probe: bool,
     ca: Path | None,
     insecure: bool,
@@ -353,11 +355,12 @@ def command(
                 wait=wait,
                 probe=not no_probe,
                 signed_by=signatures.trusted_keys(require_signature),
+                key_ring=protection.key_ring(decrypt, scope_key),
             ),
             tls=endpoints.client_tls(checked, ca, insecure),
             backend=transport.backend(quic),
         )
-        check_output(output, scope_key, descriptor, tokens, ca)
+        check_output(output, scope_key, descriptor, tokens, ca, decrypt)
     if dry_run:
         _show_plan(job, as_json=as_json)
         return 0
@@ -368,5 +371,11 @@ def _show_plan(job: Job, *, as_json: bool) -> None:
     prompt, options = job.prompt, job.options
     whole = len(prompt.identity.block_keys)
     layers = prompt.descriptor.layers if options.layers is None else len(options.layers)
-    signed = options.signed_by is not None
-    show(plan(prompt, min(options.blocks or whole, whole), layers, signed=signed), as_json=as_json)
+    facts = plan(
+        prompt,
+        min(options.blocks or whole, whole),
+        layers,
+        signed=options.signed_by is not None,
+        encrypted=options.key_ring is not None,
+    )
+    show(facts, as_json=as_json)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kvcs.key_ring import KeyRing
 from kvcs.kvsp.identity import Identity
 from kvcs.payload import Component
 from kvcs.publication import Publication
@@ -80,11 +81,11 @@ class AcceptingOrigin(Origin):
             super().request_received(driver, request)
 
 
-def put_all(publication: Publication, *, until: int | None = None) -> None:
-    """Puts every layer, or those before `until`, into segment 0, made of `tests.support.caches.section`s."""
+def put_all(publication: Publication, *, start: int = 0, until: int | None = None) -> None:
+    """Puts every layer, or those from `start` on and before `until`, into segment 0, made of `tests.support.caches.section`s."""
     of, segment = publication.descriptor, publication.segments[0]
     tokens = segment.blocks * of.block_tokens
-    for layer in range(of.layers if until is None else until):
+    for layer in range(start, of.layers if until is None else until):
         k, v = (tensor(of, part, layer, tokens) for part in (Component.K, Component.V))
         segment.put_layer(layer, k, v)
     if until is None:
@@ -117,12 +118,15 @@ async def serving(
     until: int | None = None,
     components: str = "k+v",
     signer: Signer | None = None,
+    key_ring: KeyRing | None = None,
 ) -> AsyncIterator[tuple[str, Publisher, Publication]]:
     """A publisher in this process: its URL, itself, and a publication with its layers put."""
     publisher = Publisher(backend=quic)
     if origin is not None:
         publisher.origin = origin
-    publication = publisher.publish(identity, components=components, signer=signer)
+    publication = publisher.publish(
+        identity, components=components, signer=signer, key_ring=key_ring
+    )
     put_all(publication, until=until)
     server = await publisher.listen("127.0.0.1", 0, tls=server_tls(certificates))
     try:
