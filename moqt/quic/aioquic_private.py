@@ -17,7 +17,7 @@ from aioquic.quic.congestion.base import K_MINIMUM_WINDOW, register_congestion_c
 from aioquic.quic.congestion.reno import RenoCongestionControl
 from aioquic.quic.connection import QuicConnection, QuicConnectionError, QuicConnectionState
 from aioquic.quic.crypto import CryptoError  # type: ignore[attr-defined]
-from aioquic.quic.events import ConnectionTerminated
+from aioquic.quic.events import ConnectionTerminated, QuicEvent, StreamDataReceived
 from aioquic.quic.packet_builder import (
     QuicPacketBuilder,
     QuicPacketBuilderStop,
@@ -39,6 +39,10 @@ from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 logging.getLogger("quic").addHandler(logging.NullHandler())
 
 CONGESTION_CONTROL = "reno-capped"
+
+JOINED = 128 << 10
+"""What comes of one stream in succession is joined up to this size: one call to the application, not many. More would
+only leave the processor's cache before it is used."""
 
 LIBRARY_FAULTS = (
     ArithmeticError,
@@ -71,6 +75,7 @@ LIBRARY_FAULTS = (
 
 ATTRIBUTES = (
     "_close_event",
+    "_events",
     "_get_or_create_stream_for_send",
     "_is_client",
     "_local_max_data",
@@ -236,6 +241,24 @@ class CreditConnection(QuicConnection):
             stream.sender.write(data, end_stream)
         else:
             super().send_stream_data(stream_id, data, end_stream)
+
+    def next_event(self) -> QuicEvent | None:
+        """The library's next event; what successive packets bring of one stream comes as one."""
+        event = super().next_event()
+        if not isinstance(event, StreamDataReceived):
+            return event
+        waiting, stream_id, fin = self._events, event.stream_id, event.end_stream
+        pieces, size = [event.data], len(event.data)
+        while waiting and not fin and size < JOINED:
+            following = waiting[0]
+            if not isinstance(following, StreamDataReceived) or following.stream_id != stream_id:
+                break
+            waiting.popleft()
+            pieces.append(following.data)
+            size, fin = size + len(following.data), following.end_stream
+        if len(pieces) == 1:
+            return event
+        return StreamDataReceived(data=b"".join(pieces), end_stream=fin, stream_id=stream_id)
 
     @property
     def _quarter_window(self) -> int:

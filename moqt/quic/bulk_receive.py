@@ -17,6 +17,7 @@ from aioquic.tls import Epoch
 from cryptography.exceptions import InvalidTag
 
 from moqt.quic.aioquic_path import PathConnection
+from moqt.quic.aioquic_private import JOINED
 from moqt.quic.udp import Datagrams
 
 SHORT_HEADER = 0x41
@@ -27,9 +28,6 @@ SAMPLE_AT, SAMPLE = 4, 16
 """The sample of header protection, from where the packet number begins (RFC 9001 section 5.4.2)."""
 LEAST = 32
 """Octets of a packet's content. Less is no bulk, and every frame header fits in it."""
-JOINED = 128 << 10
-"""Frames of one stream are joined up to this size: one call to the application, not many. Their content is copied
-out of its packet in any case; more would only leave the processor's cache before it is used."""
 
 Frame: TypeAlias = tuple[int, memoryview, bool]
 """Stream, content and FIN of a STREAM frame that is the next of its stream."""

@@ -10,6 +10,7 @@ import pytest
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.congestion.reno import RenoCongestionControl
 from aioquic.quic.connection import QuicConnection
+from aioquic.quic.events import StreamDataReceived, StreamReset
 from aioquic.quic.packet_builder import QuicSentPacket
 from aioquic.tls import Epoch
 
@@ -19,6 +20,7 @@ from moqt.quic import aioquic as backend
 from moqt.quic import aioquic_private as private
 from moqt.quic.aioquic_private import (
     CONGESTION_CONTROL,
+    JOINED,
     CappedReno,
     CreditConnection,
     SoftPacer,
@@ -139,3 +141,26 @@ async def test_windows_follow_the_application_and_never_grow(certificates: Path)
             for stream in quic._streams.values():
                 assert stream.max_stream_data_local <= len(ends.at_server.data[2]) + 32 * KIB
         assert client._remote_max_data <= 1024 * KIB + config.max_data
+
+
+def test_what_comes_of_one_stream_in_succession_comes_as_one() -> None:
+    """Nothing crosses another stream, another event, an end or the limit, and the order stays."""
+    quic = CreditConnection(configuration=QuicConfiguration())
+
+    def data(stream_id: int, content: bytes, *, fin: bool = False) -> StreamDataReceived:
+        return StreamDataReceived(data=content, end_stream=fin, stream_id=stream_id)
+
+    large = bytes(JOINED)
+    reset = StreamReset(error_code=0, stream_id=9)
+    quic._events.extend(
+        [
+            *(data(1, b"a"), data(1, b"b"), data(5, b"c")),
+            *(data(1, b"d"), reset, data(1, b"e"), data(1, b"", fin=True)),
+            *(data(9, b"f", fin=True), data(13, large), data(13, b"g"), data(13, b"h")),
+        ]
+    )
+    assert list(iter(quic.next_event, None)) == [
+        *(data(1, b"ab"), data(5, b"c"), data(1, b"d"), reset),
+        *(data(1, b"e", fin=True), data(9, b"f", fin=True)),
+        *(data(13, large), data(13, b"gh")),
+    ]
