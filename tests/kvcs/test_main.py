@@ -50,7 +50,7 @@ def python(*words: str, ignored: bool = False) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("module", ["kvcs.cli.main", "click", "moqt.errors"])
+@pytest.mark.parametrize("module", ["kvcs.cli.main", "moqt.errors"])
 def test_ctrl_c_while_it_is_imported(module: str) -> None:
     """One line and status 130, wherever the imports are."""
     ended = python("-c", INTERRUPTED_AT_AN_IMPORT, module)

@@ -165,8 +165,3 @@ def test_the_benchmark(socket_name: str, capsys: Out) -> None:
     assert result["backend"] == socket_name
     assert result["bytes"] == 4 << 20
     assert result["ratio"] > 0
-
-
-def test_the_demonstration(socket_name: str, capsys: Out) -> None:
-    assert main(["demo", "--quic", socket_name, "--rate", "1000"]) == 0
-    assert "identical: yes" in capsys.readouterr().out
