@@ -11,7 +11,8 @@ from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
 from aioquic.tls import Epoch
 
 from moqt.config import TransportConfig
-from moqt.quic.aioquic_private import CappedReno, CreditConnection
+from moqt.quic.aioquic_private import CappedReno
+from moqt.quic.aioquic_turns import TurnConnection
 from moqt.quic.datagram_size import (
     LARGEST_DATAGRAM,
     SMALLEST_DATAGRAM,
@@ -31,7 +32,7 @@ BLACK_HOLE = 3
 """Times that large packets were lost, with none acknowledged in between, until the path is taken to swallow them."""
 
 
-class PathConnection(CreditConnection):
+class PathConnection(TurnConnection):
     """A connection whose datagrams grow as far as its path carries them."""
 
     def __init__(self, **arguments: Any) -> None:

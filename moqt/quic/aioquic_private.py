@@ -89,13 +89,29 @@ ATTRIBUTES = (
     "_remote_max_streams_uni",
     "_state",
     "_streams",
+    "_streams_queue",
     "_write_connection_limits",
+    "_write_stream_frame",
     "_write_stream_limits",
 )
 LIMIT_ATTRIBUTES = ("sent", "used", "value")
-STREAM_ATTRIBUTES = ("max_stream_data_local", "max_stream_data_local_sent", "receiver", "sender")
-SENDER_ATTRIBUTES = ("_buffer_stop", "highest_offset")
-RECEIVER_ATTRIBUTES = ("highest_offset", "is_finished", "starting_offset")
+STREAM_ATTRIBUTES = (
+    "is_blocked",
+    "max_stream_data_local",
+    "max_stream_data_local_sent",
+    "max_stream_data_remote",
+    "receiver",
+    "sender",
+)
+SENDER_ATTRIBUTES = (
+    "_buffer_stop",
+    "_pending_eof",
+    "buffer_is_empty",
+    "highest_offset",
+    "next_offset",
+    "reset_pending",
+)
+RECEIVER_ATTRIBUTES = ("highest_offset", "is_finished", "starting_offset", "stop_pending")
 PACER_ATTRIBUTES = ("bucket_max", "bucket_time", "packet_time", "update_bucket", "update_rate")
 
 
@@ -231,16 +247,6 @@ class CreditConnection(QuicConnection):
             super()._write_stream_limits(builder=builder, space=space, stream=stream)
         finally:
             receiver.highest_offset = highest
-
-    def send_stream_data(self, stream_id: int, data: bytes, end_stream: bool = False) -> None:
-        """The library's, without what it looks up for a stream that is open and ours to send on."""
-        stream = self._streams.get(stream_id)
-        if stream is not None and (not stream_id & 2 or stream_id & 1 != self._is_client):
-            if not stream.sender._buffer_stop:
-                stream = self._get_or_create_stream_for_send(stream_id)
-            stream.sender.write(data, end_stream)
-        else:
-            super().send_stream_data(stream_id, data, end_stream)
 
     def next_event(self) -> QuicEvent | None:
         """The library's next event; what successive packets bring of one stream comes as one."""

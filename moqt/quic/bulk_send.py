@@ -84,12 +84,16 @@ class BulkSending(PathConnection):
         self._goes_first = False
 
     def datagrams_to_send(self, now: float) -> Datagrams:  # type: ignore[override]
-        """What is to be sent now: small things, a flight, all the rest."""
-        if not self._may_fly():
-            return super().datagrams_to_send(now)
-        first = self._small_things(now)
-        flight = self._flight(now) if self._may_fly() else []
-        return [*first, *flight, *super().datagrams_to_send(now)]
+        """What is to be sent now: small things and flights as their turns come, then all the rest."""
+        datagrams: Datagrams = []
+        while self._may_fly():
+            self._take_stock()
+            datagrams += self._small_things(now)
+            flight = self._flight(now) if self._may_fly() else []
+            if not flight:
+                break
+            datagrams += flight
+        return [*datagrams, *super().datagrams_to_send(now)]
 
     def _may_fly(self) -> bool:
         """Whether nothing is going on that the library has to see to packet by packet."""
@@ -110,16 +114,26 @@ class BulkSending(PathConnection):
     # Small things.
 
     def _small_things(self, now: float) -> Datagrams:
-        """Data that fills no packet, resets and stops must not wait behind a flight."""
-        least = self._max_datagram_size
-        if all(_is_idle(s) or _is_bulk(s, least) for s in self._streams_queue):
+        """What comes before the next flight and fills no packet, with what follows it in the same packets."""
+        if not self._control and not self._is_small_next():
             return []
-        self._streams_queue.sort(key=lambda stream: _is_bulk(stream, least))
         self._goes_first = True
         try:
             return super().datagrams_to_send(now)
         finally:
             self._goes_first = False
+
+    def _is_small_next(self) -> bool:
+        """Whether a FIN without data, or less than a packet, has the next turn."""
+        for stream, stop in self._in_turn():
+            sender = stream.sender
+            if sender.next_offset < sender.highest_offset:
+                return False
+            if sender.highest_offset < stop:
+                return stop - sender.highest_offset < self._max_datagram_size
+            if sender._pending_eof:
+                return True
+        return False
 
     def _write_application(
         self, builder: QuicPacketBuilder, network_path: QuicNetworkPath, now: float
@@ -151,30 +165,31 @@ class BulkSending(PathConnection):
         return packets - RESERVED
 
     def _plan(self, packets: int) -> list[Run]:
-        """What to put into up to so many packets, within the peer's limits."""
+        """What to put into up to so many packets: turn after turn, up to the first that fills none."""
         runs: list[Run] = []
         credit = self._remote_max_data - self._remote_max_data_used
-        for stream in self._streams_queue:
+        reached: dict[QuicStreamSender, int] = {}
+        for stream, limit in self._in_turn():
             sender = stream.sender
-            if sender.buffer_is_empty or sender.reset_pending or stream.is_blocked:
-                continue
             if type(sender) is not ChunkSender:
-                continue
-            highest = sender.highest_offset
-            for pending in sender._pending:
-                limit = min(pending.stop, highest + credit, stream.max_stream_data_remote)
-                run = self._run(stream, sender, pending.start, limit, packets)
+                break
+            start = reached.get(sender, sender.highest_offset)
+            parts = [(start, min(limit, start + credit))]
+            if sender.next_offset < limit <= start:  # lost
+                parts = [(p.start, min(p.stop, limit)) for p in sender._pending if p.start < limit]
+            for begin, end in parts:
+                if begin >= end:
+                    continue
+                run = self._run(stream, sender, begin, end, packets)
                 if run is None:
-                    break
+                    return runs
                 runs.append(run)
                 packets -= run.packets
-                if run.stop > highest:
-                    credit -= run.stop - highest
-                    highest = run.stop
-                if run.stop < pending.stop:
-                    break
-            if not packets:
-                break
+                if run.stop > start:
+                    credit -= run.stop - start
+                    reached[sender] = run.stop
+                if run.stop < end:
+                    return runs
         return runs
 
     def _run(
@@ -333,19 +348,3 @@ def _is_untouched(sender: QuicStreamSender) -> bool:
         or sender._buffer_fin is not None
         or sender._reset_error_code is not None
     )
-
-
-def _is_idle(stream: QuicStream) -> bool:
-    sender = stream.sender
-    return sender.buffer_is_empty and not sender.reset_pending and not stream.receiver.stop_pending
-
-
-def _is_bulk(stream: QuicStream, least: int) -> bool:
-    """Whether a flight can take the next of it: a packet's worth, or what was lost."""
-    sender = stream.sender
-    if type(sender) is not ChunkSender or sender.reset_pending or stream.receiver.stop_pending:
-        return False
-    if not len(sender._pending):
-        return False
-    pending = sender._pending[0]
-    return pending.stop - pending.start >= least or pending.stop <= sender.highest_offset

@@ -96,15 +96,17 @@ class Joined:
 
 
 @asynccontextmanager
-async def joined(certificates: Path, **shape: Any) -> AsyncIterator[Joined]:
+async def joined(
+    certificates: Path, *, config: Config = CONFIG, **shape: Any
+) -> AsyncIterator[Joined]:
     """A publisher and a subscriber with a shaped network between them; `shape` is what `shaped` takes."""
     link = Joined()
     tls = ClientTls(ca_file=certificates / "ca.pem")
     async with (
         await moqt.serve(
-            "127.0.0.1", 0, link.origin, tls=server_tls(certificates), config=CONFIG
+            "127.0.0.1", 0, link.origin, tls=server_tls(certificates), config=config
         ) as server,
         shaped(server.address, **shape) as link.shaper,
-        await moqt.connect(link.shaper.url, tls=tls, config=CONFIG) as link.session,
+        await moqt.connect(link.shaper.url, tls=tls, config=config) as link.session,
     ):
         yield link

@@ -118,6 +118,7 @@ def test_what_was_lost_goes_whatever_its_size(certificates: Path) -> None:
     lost: list[Any] = [frames[1], frames[4]]
     quic._loss._on_packets_lost(now=simulation.now, packets=lost, space=space)
     assert len(sender._pending) == 2
+    quic._take_stock()
     assert len(quic._flight(simulation.now)) == 2
     again = frames_in(quic)[-2:]
     assert [(f.start, f.stop, f.fin) for f in again] == [
