@@ -82,6 +82,8 @@ class BulkSending(PathConnection):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._goes_first = False
+        self._left = 0
+        """Packets that the last flight could have had as well."""
 
     def datagrams_to_send(self, now: float) -> Datagrams:  # type: ignore[override]
         """What is to be sent now: small things and flights as their turns come, then all the rest."""
@@ -90,9 +92,9 @@ class BulkSending(PathConnection):
             self._take_stock()
             datagrams += self._small_things(now)
             flight = self._flight(now) if self._may_fly() else []
-            if not flight:
-                break
             datagrams += flight
+            if not (flight and self._left and self._is_small_next()):
+                break
         return [*datagrams, *super().datagrams_to_send(now)]
 
     def _may_fly(self) -> bool:
@@ -130,7 +132,7 @@ class BulkSending(PathConnection):
             if sender.next_offset < sender.highest_offset:
                 return False
             if sender.highest_offset < stop:
-                return stop - sender.highest_offset < self._max_datagram_size
+                return sender._buffer_stop - sender.highest_offset < self._max_datagram_size
             if sender._pending_eof:
                 return True
         return False
@@ -151,6 +153,7 @@ class BulkSending(PathConnection):
         if not runs:
             return []
         datagrams, octets = self._seal(runs, now)
+        self._left = affordable - len(datagrams)
         self._account(runs, len(datagrams), octets, now)
         return datagrams
 
@@ -165,7 +168,11 @@ class BulkSending(PathConnection):
         return packets - RESERVED
 
     def _plan(self, packets: int) -> list[Run]:
-        """What to put into up to so many packets: turn after turn, up to the first that fills none."""
+        """What to put into up to so many packets: turn after turn, up to the first that fills none.
+
+        What follows in the same stream fills the last packet of a turn, but for the stream's end: it must not come
+        before those that were handed over meanwhile.
+        """
         runs: list[Run] = []
         credit = self._remote_max_data - self._remote_max_data_used
         reached: dict[QuicStreamSender, int] = {}
@@ -174,13 +181,14 @@ class BulkSending(PathConnection):
             if type(sender) is not ChunkSender:
                 break
             start = reached.get(sender, sender.highest_offset)
-            parts = [(start, min(limit, start + credit))]
+            parts = [(start, min(limit, start + credit), start + credit)]
             if sender.next_offset < limit <= start:  # lost
-                parts = [(p.start, min(p.stop, limit)) for p in sender._pending if p.start < limit]
-            for begin, end in parts:
+                lost = [(p.start, min(p.stop, limit)) for p in sender._pending if p.start < limit]
+                parts = [(begin, end, end) for begin, end in lost]
+            for begin, end, most in parts:
                 if begin >= end:
                     continue
-                run = self._run(stream, sender, begin, end, packets)
+                run = self._run(stream, begin, end, most, packets)
                 if run is None:
                     return runs
                 runs.append(run)
@@ -193,14 +201,20 @@ class BulkSending(PathConnection):
         return runs
 
     def _run(
-        self, stream: QuicStream, sender: ChunkSender, start: int, stop: int, packets: int
+        self, stream: QuicStream, start: int, stop: int, most: int, packets: int
     ) -> Run | None:
         """None: not enough for a packet of its own. What was lost is sent again whatever its size."""
         assert stream.stream_id is not None
-        layout = Layout.of(stream.stream_id, stop)
-        header = 3 + len(self._peer_cid.cid) + layout.header.size
-        room = self._max_datagram_size - header - TAG
-        if stop - start < (room if stop > sender.highest_offset else 1) or not packets:
+        sender = stream.sender
+        assert isinstance(sender, ChunkSender)
+        is_new = stop > sender.highest_offset
+        layout = Layout.of(stream.stream_id, most if is_new else stop)
+        room = self._max_datagram_size - 3 - len(self._peer_cid.cid) - layout.header.size - TAG
+        if is_new:
+            most = min(most, start + -(-(stop - start) // room) * room)
+            ends = sender._buffer_fin is not None
+            stop = max(stop, min(most, stream.max_stream_data_remote, sender._buffer_stop - ends))
+        if stop - start < (room if is_new else 1) or not packets:
             return None
         return Run(sender, start, min(stop, start + packets * room), layout, room)
 

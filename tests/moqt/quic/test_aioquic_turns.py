@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from itertools import groupby
+from collections import Counter, defaultdict
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,11 +47,28 @@ def joined(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
     ]
 
 
+def late(arrived: list[tuple[int, int]], handed: list[tuple[int, int]]) -> int:
+    """How many octets came before one that had been handed over before them, at the most."""
+    places: dict[int, list[int]] = defaultdict(list)
+    for at, stream_id in enumerate(chain.from_iterable([i] * size for i, size in handed)):
+        places[stream_id].append(at)
+    taken: Counter[int] = Counter()
+    most = at = 0
+    for stream_id, size in arrived:
+        first = taken[stream_id]
+        for octet in (first, first + size - 1):
+            most = max(most, at + octet - first - places[stream_id][octet])
+        taken[stream_id] += size
+        at += size
+    return most
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("kind", KINDS)
 def test_octets_arrive_in_the_order_of_hand_over(
     certificates: Path, kind: type[TurnConnection], seed: int
 ) -> None:
+    """A flight fills the last packet of a turn with what follows in the same stream."""
     dice = random.Random(seed)
     simulation = Ordered(certificates, kind)
     streams = [7 + 4 * number for number in range(6)]
@@ -66,7 +84,10 @@ def test_octets_arrive_in_the_order_of_hand_over(
             simulation.settle(dice.choice((0.001, 0.03)))
     simulation.kick(simulation.server)
     simulation.run(lambda: sum(s for _, s in simulation.arrived) == sum(s for _, s in handed))
-    assert joined(simulation.arrived) == joined(handed)
+    if kind is PLAIN:
+        assert joined(simulation.arrived) == joined(handed)
+    else:
+        assert late(simulation.arrived, handed) <= len(streams) * 1200
 
 
 @pytest.mark.parametrize("kind", KINDS)
