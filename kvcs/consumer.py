@@ -8,7 +8,7 @@ from kvcs.directory import Directory
 from kvcs.formats.base import Sink
 from kvcs.kvsp.identity import Identity
 from kvcs.retrieval import Options, Retrieval
-from moqt import Backend, ClientTls, Config, Session, connect
+from moqt import Backend, ClientTls, Config, Credential, Session, connect
 
 DEFAULT_OPTIONS = Options()
 
@@ -27,10 +27,15 @@ class Consumer:
         *,
         tls: ClientTls | None = None,
         config: Config | None = None,
+        credential: Credential | None = None,
         backend: Backend | None = None,
     ) -> Consumer:
-        """Dials a publisher or relay at a moqt:// URL. Raises moqt.errors.ConnectError."""
-        return cls(await connect(url, tls=tls, config=config, backend=backend))
+        """Dials a publisher or relay at a moqt:// URL. Raises moqt.errors.ConnectError.
+
+        `credential` gives the token that a relay wants to see.
+        """
+        session = await connect(url, tls=tls, config=config, credential=credential, backend=backend)
+        return cls(session)
 
     def retrieve(
         self, identity: Identity, sink: Sink, options: Options = DEFAULT_OPTIONS

@@ -12,7 +12,16 @@ from kvcs.formats.base import Source
 from kvcs.kvsp.identity import Identity
 from kvcs.publication import Publication
 from kvcs.relay_link import RelayLink
-from moqt import AuthorizationToken, Backend, ClientTls, Config, Server, ServerTls, serve
+from moqt import (
+    AuthorizationToken,
+    Backend,
+    ClientTls,
+    Config,
+    Credential,
+    Server,
+    ServerTls,
+    serve,
+)
 from moqt import Publisher as Origin
 
 if TYPE_CHECKING:
@@ -59,15 +68,22 @@ class Publisher:
         *,
         tls: ClientTls | None = None,
         tokens: tuple[AuthorizationToken, ...] = (),
+        credential: Credential | None = None,
     ) -> RelayLink:
         """Opens a session with a relay and offers it every publication, present and future (P1).
 
-        `tokens` are the authorisation that the relay requires. A session that is lost is opened again until
+        `credential` gives the token that the relay wants to see; `tokens` go with every offer. A session that is lost is opened again until
         `close`. Raises moqt.errors.ConnectError when the first attempt fails, RequestRejected when the relay
         refuses one of the present publications.
         """
         link = RelayLink(
-            url, self.origin, tls=tls, tokens=tokens, config=self._config, backend=self._backend
+            url,
+            self.origin,
+            tls=tls,
+            tokens=tokens,
+            credential=credential,
+            config=self._config,
+            backend=self._backend,
         )
         self._links.append(link)
         opened = False

@@ -12,13 +12,14 @@ from moqt import (
     Backend,
     ClientTls,
     Config,
+    Credential,
     NamespacePublication,
     Responder,
     Session,
     TrackNamespace,
     connect,
 )
-from moqt.errors import MoqtError, SessionClosed
+from moqt.errors import MoqtError, SessionClosed, StreamErrorCode, StreamReset
 
 RETRY_FIRST = 0.5
 RETRY_MOST = 10.0
@@ -39,6 +40,7 @@ class RelayLink:
         config: Config,
         backend: Backend | None,
         tokens: tuple[AuthorizationToken, ...] = (),
+        credential: Credential | None = None,
     ) -> None:
         self.url = url
         self.error: MoqtError | None = None
@@ -46,6 +48,7 @@ class RelayLink:
         self._origin = origin
         self._tls = tls
         self._tokens = tokens
+        self._credential = credential
         self._leaving = False
         self._config = config
         self._backend = backend
@@ -73,6 +76,7 @@ class RelayLink:
             tls=self._tls,
             config=self._config,
             responder=self._origin,
+            credential=self._credential,
             backend=self._backend,
         )
 
@@ -85,16 +89,21 @@ class RelayLink:
         offer = await session.publish_namespace(namespace, tokens=self._tokens)
         if namespace in self._offers:
             self._offers[namespace] = offer
-            offer.ended.add_done_callback(self._offer_ended)
+            offer.ended.add_done_callback(lambda ended: self._offer_ended(offer, ended))
         else:
             offer.withdraw()
 
-    def _offer_ended(self, ended: asyncio.Future[MoqtError | None]) -> None:
+    def _offer_ended(
+        self, offer: NamespacePublication, ended: asyncio.Future[MoqtError | None]
+    ) -> None:
         """The relay takes it no longer; the end of the session is dealt with elsewhere."""
         error = None if ended.cancelled() else ended.result()
         if error is not None and not isinstance(error, SessionClosed):
             self.error = error
             _log.warning("%s takes a publication no longer: %s", self.url, error)
+            if isinstance(error, StreamReset) and error.code is StreamErrorCode.EXPIRED_AUTH_TOKEN:
+                for namespace in [name for name, o in self._offers.items() if o is offer]:
+                    self._spawn(self._try_offer(namespace))  # there may be a fresh token by now
 
     async def _try_offer(self, namespace: TrackNamespace) -> None:
         session = self._session

@@ -25,6 +25,7 @@ from moqt.model import (
     printable,
 )
 from moqt.namespaces import NamespaceEvent, NamespacePublication, NamespaceSubscription
+from moqt.protocol.credentials import Credential
 from moqt.protocol.streams import IncomingStream, Receiver, StreamSink
 from moqt.publisher import Publisher
 from moqt.quic import BACKENDS as QUIC_BACKENDS
@@ -50,6 +51,7 @@ __all__ = [
     "Backend",
     "ClientTls",
     "Config",
+    "Credential",
     "EndOfRange",
     "Fetch",
     "FullTrackName",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from moqt.errors import (
@@ -19,7 +20,7 @@ from moqt.protocol.requests import Phase, RequestState
 from moqt.protocol.streams import Receiver
 from moqt.roles import RequestOwner
 from moqt.wire.messages import Message, Request, RequestError, RequestOk, RequestUpdate
-from moqt.wire.parameters import Parameters
+from moqt.wire.parameters import AliasType, AuthorizationToken, Parameters
 
 if TYPE_CHECKING:
     from moqt.connection import Driver
@@ -51,9 +52,12 @@ class Asking:
         """Sends a request and waits for its OK; see `Driver.ask`."""
         request: RequestState | None = None
         message: Message | None = None
+        key = object()
         try:
             async with asyncio.timeout(limit):
-                request = self._open(build, receiver) or await self._open_later(build, receiver)
+                request = self._open(build, receiver, key)
+                if request is None:
+                    request = await self._open_later(build, receiver, key)
                 if owner is not None:
                     self.owners[request] = owner
                     owner.request_opened(request)
@@ -64,6 +68,7 @@ class Asking:
         except TimeoutError:
             raise DeadlineExceeded(f"no answer from the peer within {limit:g} s") from None
         finally:
+            self._settle_credentials(key, answered=message is not None)
             if message is None and request is not None:
                 self._answers.pop(request, None)
                 self._driver.cancel(request)
@@ -75,23 +80,58 @@ class Asking:
         return request
 
     def _open(
-        self, build: Callable[[int], Request], receiver: Receiver | None
+        self, build: Callable[[int], Request], receiver: Receiver | None, key: object
     ) -> RequestState | None:
         self._driver.check_open()
         stream_id = self._driver.transport.open_stream(bidirectional=True)
         if stream_id is None:
             return None
         requests = self._driver.core.requests
-        return requests.ask(stream_id, build(requests.next_id), receiver)
+        message = self._authorised(build(requests.next_id), key)
+        return requests.ask(stream_id, message, receiver)
+
+    def _authorised(self, message: Request, key: object) -> Request:
+        """With what this end shows by itself, unless the request has tokens of its own."""
+        if message.parameters.authorization_tokens:
+            return message
+        tokens = self._shown(key)
+        if not tokens:
+            return message
+        parameters = replace(message.parameters, authorization_tokens=tokens)
+        return replace(message, parameters=parameters)
+
+    def _shown(self, key: object) -> tuple[AuthorizationToken, ...]:
+        credentials, options = self._driver.credentials, self._driver.core.peer_options
+        if credentials is None:
+            return ()
+        return credentials.for_request(key, options.max_auth_token_cache_size if options else 0)
+
+    def _settle_credentials(self, key: object, *, answered: bool) -> None:
+        if self._driver.credentials is not None:
+            if answered:
+                self._driver.credentials.answered(key)
+            else:
+                self._driver.credentials.unanswered(key)
+
+    async def renew(self, request: RequestState, limit: float) -> None:
+        """Shows on a running request of this end what it is authorised by now; see `Session.renew`."""
+        key, answered = object(), False
+        tokens = self._shown(key)
+        try:
+            if any(token.alias_type is not AliasType.DELETE for token in tokens):
+                await self.update(request, Parameters(authorization_tokens=tokens), limit)
+            answered = True
+        finally:
+            self._settle_credentials(key, answered=answered)
 
     async def _open_later(
-        self, build: Callable[[int], Request], receiver: Receiver | None
+        self, build: Callable[[int], Request], receiver: Receiver | None, key: object
     ) -> RequestState:
         while True:
             credit: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._credit.append(credit)
             await self._driver.until(credit)
-            request = self._open(build, receiver)
+            request = self._open(build, receiver, key)
             if request is not None:
                 return request
 

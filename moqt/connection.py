@@ -10,6 +10,7 @@ from moqt.asking import Asking, resolve
 from moqt.config import SessionConfig
 from moqt.errors import SessionClosed, SessionErrorCode, StreamErrorCode
 from moqt.protocol.actions import Close, Reset, Send, Stop
+from moqt.protocol.credentials import Credentials
 from moqt.protocol.events import (
     Answered,
     Event,
@@ -56,6 +57,7 @@ class Driver:
         options: SetupOptions,
         config: SessionConfig,
         responder: Responder,
+        credentials: Credentials | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.transport = transport
@@ -63,6 +65,7 @@ class Driver:
         self.core = SessionCore(is_client=transport.is_client, options=options, config=config)
         self.scheduler = Scheduler(watermark=config.watermark, quantum=config.quantum)
         self.responder = responder
+        self.credentials = credentials
         self.asking = Asking(self)
         self.closed: asyncio.Future[SessionClosed] = loop.create_future()
         self.established: asyncio.Future[SetupOptions] = loop.create_future()

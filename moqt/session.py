@@ -9,6 +9,7 @@ from moqt.connection import Driver
 from moqt.errors import LocalError, SessionClosed, SessionErrorCode
 from moqt.model import FullTrackName, GroupOrder, Location, Properties, TrackNamespace
 from moqt.namespaces import NamespacePublication, NamespaceSubscription
+from moqt.protocol.requests import Phase
 from moqt.protocol.streams import Receiver
 from moqt.subscriber import Fetch, Subscription
 from moqt.wire.filters import LocationFilter, RangeFilter
@@ -171,6 +172,21 @@ class Session:
         publication = NamespacePublication(self.driver, namespace)
         await publication.start(Parameters(authorization_tokens=tokens), timeout)
         return publication
+
+    async def renew(self) -> None:
+        """Shows the token that the session's credential gives now on every running request, by REQUEST_UPDATE.
+
+        For a peer that looks at grants again while they run. Nothing is sent where it is still the token of SETUP.
+        Raises as `subscribe` does, RequestRejected for the first request that is refused, which ends that request.
+        """
+        running = [
+            request
+            for request in self.driver.core.requests.open.values()
+            if request.is_local and request.phase is Phase.ESTABLISHED and not request.done
+        ]
+        for request in running:
+            if request.phase is Phase.ESTABLISHED and request.kind is not TrackStatusMessage:
+                await self.driver.asking.renew(request, self.driver.config.request_timeout)
 
     def goaway(self, *, uri: str = "", timeout: float = 0) -> None:
         """Says that this end means to leave; new requests are refused. With a `timeout` in seconds the

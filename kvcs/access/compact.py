@@ -39,10 +39,7 @@ def open_compact(data: bytes, keys: KeyRing) -> Claims:
 
     Without a key identifier it is checked with the only key there is for its algorithm.
     """
-    if not is_compact(data):
-        raise TokenFault("token: not header.claims.seal in base64url")
-    header, claims, seal = (_octets(part) for part in data.split(b"."))
-    algorithm, key_id = _header(header)
+    algorithm, key_id, claims, seal = take_apart(data)
     key = keys.only(algorithm) if key_id is None else keys.named(key_id)
     signed = data.rpartition(b".")[0]
     if key is None:
@@ -56,6 +53,14 @@ def open_compact(data: bytes, keys: KeyRing) -> Claims:
     if not holds:
         raise UntrustedToken(f"its seal is not one of its key for {NAMES[algorithm]}")
     return claims_in(claims)
+
+
+def take_apart(data: bytes) -> tuple[int, bytes | None, bytes, bytes]:
+    """Algorithm in COSE's number, key identifier, claims and seal. Nothing is checked but the form."""
+    if not is_compact(data):
+        raise TokenFault("token: not header.claims.seal in base64url")
+    header, claims, seal = (_octets(part) for part in data.split(b"."))
+    return (*_header(header), claims, seal)
 
 
 def _header(octets: bytes) -> tuple[int, bytes | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from kvcs.access.keys import generate_shared, write_shared
 from kvcs.cli import inputs
 from kvcs.errors import UsageError
 from kvcs.key_ring import KeyRing, RingKey, load_keys, write_keys
@@ -17,16 +18,17 @@ from kvcs.producer_keys import Algorithm, generate
 from kvcs.secure_objects import Suite
 
 _ALGORITHMS = {algorithm.label: algorithm for algorithm in reversed(Algorithm)}
+_SHARED = "HS256"
 
 
 @click.command("keygen")
 @click.option("--output", type=inputs.PATH, metavar="FILE", help="Private key to write.")
 @click.option(
     "--alg",
-    type=click.Choice(list(_ALGORITHMS), case_sensitive=False),
+    type=click.Choice([*_ALGORITHMS, _SHARED], case_sensitive=False),
     default=Algorithm.EDDSA.label,
     show_default=True,
-    help="Ed25519, or ECDSA on P-256.",
+    help="Ed25519, or ECDSA on P-256; HS256 for tokens, with one key for issuer and relay.",
 )
 @click.option(
     "--ring", type=inputs.PATH, metavar="FILE", help="Key ring to make, or to add a key to."
@@ -65,12 +67,15 @@ def command(
 
     With --output, FILE signs (`publish --sign`) and FILE.pub is for consumers, both PEM. With --ring, FILE gets a new
     key (`publish --encrypt`, `subscribe --decrypt`); it is for members of the scope only.
+
+    The same pairs seal authorisation tokens; with HS256 FILE is one JWK, for those who make and check them.
     """
     with inputs.reporting(as_json=as_json):
         if (output is None) is (ring is None):
             raise UsageError("say what to make: --output FILE for a key pair, or --ring FILE")
         if output is not None:
-            facts, advice = _pair(output, _ALGORITHMS[alg])
+            pair = _ALGORITHMS.get(alg)
+            facts, advice = _shared(output) if pair is None else _pair(output, pair)
         else:
             assert ring is not None
             facts, advice = _ring(ring, Suite[suite], after, retire)
@@ -93,6 +98,14 @@ def _pair(output: Path, algorithm: Algorithm) -> tuple[dict[str, object], str]:
         "public_key": str(public),
     }
     return facts, f"keep {output} to yourself; give {public} to those who --require-signature"
+
+
+def _shared(output: Path) -> tuple[dict[str, object], str]:
+    key = generate_shared()
+    write_shared(output, key)
+    kid = key.key_id.decode("ascii")
+    facts: dict[str, object] = {"kid": kid, "algorithm": _SHARED, "shared_key": str(output)}
+    return facts, f"{output} makes tokens and checks them: for the issuer and its relays only"
 
 
 def _ring(

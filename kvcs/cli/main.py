@@ -28,6 +28,7 @@ COMMANDS = {
     "relay": "Relay between publishers and consumers, with a cache.",
     "keys": "Show the identifiers of a prompt.",
     "keygen": "Make a producer's keys, to sign manifests with.",
+    "token": "Make, show and check authorisation tokens.",
     "inspect": "Show what a KV cache file holds.",
     "verify": "Check a KV cache file, or compare two.",
     "sample": "Write a KV cache file of random numbers.",
@@ -51,7 +52,8 @@ _USAGE, _INCOMPLETE, _REFUSED, _INTERRUPTED = 2, 4, 5, 130
 def load(name: str) -> click.Command:
     """The command `name`; each of its options also reads KVCS_<FLAG>."""
     command: click.Command = importlib.import_module(f"kvcs.cli.{name}").command
-    for param in command.params:
+    within = command.commands.values() if isinstance(command, click.Group) else ()
+    for param in (param for each in (command, *within) for param in each.params):
         if isinstance(param, click.Option) and param.envvar is None:
             param.envvar = f"{ENVIRONMENT}_{flag_of(param).upper()}"
     return command

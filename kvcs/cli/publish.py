@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from kvcs import loops
-from kvcs.cli import endpoints, inputs, protection, signals, signatures, transport
+from kvcs.cli import access, endpoints, inputs, protection, signals, signatures, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.plan import plan, show
 from kvcs.cli.text import one_line
@@ -29,7 +29,7 @@ from kvcs.publication import Publication
 from kvcs.publisher import Publisher, produce
 from kvcs.report import Report, not_guaranteed
 from kvcs.signing import Signer
-from moqt import Backend, ClientTls, ServerTls
+from moqt import Backend, ClientTls, Credential, ServerTls
 from moqt.errors import ConnectError, MoqtError
 
 LOOK = 0.5
@@ -54,6 +54,7 @@ class Job:
     signer: Signer | None
     key_ring: KeyRing | None
     ready_file: Path | None
+    credential: Credential | None = None
     backend: Backend | None = None
 
 
@@ -95,7 +96,7 @@ class Serving:
         if job.listen is not None:
             ready |= await self._listen(publisher, job.listen, stack)
         for url in job.relays:
-            await publisher.announce(url, tls=job.client_tls)
+            await publisher.announce(url, tls=job.client_tls, credential=job.credential)
             ready.setdefault("url", url)
             self._progress.note(f"announced to {url}")
         self.report.source = str(ready["url"])
@@ -250,6 +251,7 @@ def publish(job: Job, *, as_json: bool) -> int:
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as relay.")
 @click.option("--insecure", is_flag=True, help="Trust any relay; on loopback only.")
 @click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it serves.")
+@access.auth_token_option
 @transport.quic_option
 @inputs.dry_run_option
 @inputs.json_option
@@ -273,6 +275,7 @@ def command(
     ca: Path | None,
     insecure: bool,
     ready_file: Path | None,
+    credential: Credential | None,
     quic: str,
     dry_run: bool,
     as_json: bool,
@@ -300,6 +303,7 @@ def command(
                 signer=signatures.signer(sign),
                 key_ring=protection.key_ring(encrypt, scope_key),
                 ready_file=ready_file,
+                credential=credential,
                 backend=transport.backend(quic),
             )
         _notices(job, cache)
@@ -317,6 +321,7 @@ def _show_plan(job: Job, *, as_json: bool) -> int:
         encrypted=job.key_ring is not None,
     )
     show(facts, as_json=as_json)
+    return 0
     return 0
 
 

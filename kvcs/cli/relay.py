@@ -7,15 +7,25 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kvcs import loops
-from kvcs.cli import endpoints, inputs, signals, transport
+from kvcs.cli import access, endpoints, inputs, signals, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.publish import check_ready_file, write_ready_file
 from kvcs.errors import UsageError
-from moqt import Backend, ClientTls, Config, Relay, RelayConfig, ServerTls, TransportConfig
+from moqt import (
+    Backend,
+    ClientTls,
+    Config,
+    Credential,
+    Relay,
+    RelayConfig,
+    ServerTls,
+    TransportConfig,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +39,25 @@ class Job:
     limits: RelayConfig
     config: Config
     ready_file: Path | None
+    access: access.RelayAccess
+    credential: Credential | None
     backend: Backend | None = None
 
 
 async def run(job: Job) -> None:
     """Relays until a signal comes, then lets subscribers finish. Raises MoqtError where it cannot listen."""
     stop = asyncio.Event()
-    with ExitStack() as stack, signals.caught(stop.set):
-        async with Relay(limits=job.limits, config=job.config, backend=job.backend) as relay:
+    hangup = job.access.reload if job.access.policy is not None else None
+    with ExitStack() as stack, signals.caught(stop.set, hangup):
+        async with Relay(
+            policy=job.access.policy,
+            limits=job.limits,
+            config=job.config,
+            backend=job.backend,
+        ) as relay:
             ready = await _listen(relay, job, stack)
             for url in job.upstreams:
-                relay.add_upstream(url, tls=job.client_tls)
+                relay.add_upstream(url, tls=job.client_tls, credential=job.credential)
             if job.ready_file is not None:
                 write_ready_file(job.ready_file, ready)
             click.echo(f"kvcs: relaying at {ready['url']}", err=True)
@@ -89,6 +107,8 @@ async def _listen(relay: Relay, job: Job, stack: ExitStack) -> dict[str, object]
     help="Silence after which a peer counts as lost.",
 )
 @click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it listens.")
+@access.auth_keys_options
+@access.auth_token_option
 @transport.quic_option
 @verbose_option
 def command(
@@ -102,15 +122,21 @@ def command(
     insecure: bool,
     idle_timeout: float,
     ready_file: Path | None,
+    credential: Credential | None,
     quic: str,
+    **auth: Any,
 ) -> int:
-    """Relay between publishers and consumers, with a cache, until SIGINT or SIGTERM."""
+    """Relay between publishers and consumers, with a cache, until SIGINT or SIGTERM.
+
+    With --auth-keys requests need a token, and SIGHUP reads the keys again.
+    """
     where = endpoints.parse_listen(listen)
     endpoints.check_listen_tls(where[0], cert, key)
-    if not endpoints.is_loopback(where[0]):
+    rules = access.RelayAccess(**auth)
+    if rules.policy is None and not endpoints.is_loopback(where[0]):
         raise UsageError(
             f"--listen {where[0] or 'on all addresses'}: nothing says who may use this relay; "
-            "without that it serves loopback only"
+            "without --auth-keys it serves loopback only"
         )
     check_ready_file(ready_file)
     urls = endpoints.checked_urls(upstreams)
@@ -120,8 +146,12 @@ def command(
         server_tls=ServerTls(certificate=cert, private_key=key) if cert and key else None,
         client_tls=endpoints.client_tls(urls, ca, insecure),
         limits=RelayConfig(cache_bytes=cache_bytes),
-        config=Config(transport=TransportConfig.noticing_within(idle_timeout)),
+        config=Config(
+            session=rules.session, transport=TransportConfig.noticing_within(idle_timeout)
+        ),
         ready_file=ready_file,
+        access=rules,
+        credential=credential,
         backend=transport.backend(quic),
     )
     loops.run(run(job))

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvcs.cli import endpoints, inputs, protection, signals, signatures, transport
+from kvcs.cli import access, endpoints, inputs, protection, signals, signatures, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.main import status_of
 from kvcs.cli.plan import plan, show
@@ -24,7 +24,7 @@ from kvcs.formats.safetensors import KvFileSink
 from kvcs.progress import LayerProgress, layer_progress, megabytes
 from kvcs.report import Report, describe_absent
 from kvcs.retrieval import Options
-from moqt import Backend, ClientTls, Config
+from moqt import Backend, ClientTls, Config, Credential
 from moqt.errors import ConnectError, MoqtError
 
 MAX_PUBLICATIONS = 4
@@ -43,6 +43,7 @@ class Job:
     options: Options
     tls: ClientTls
     config: Config = Config()  # noqa: RUF009 - frozen
+    credential: Credential | None = None
     backend: Backend | None = None
 
 
@@ -179,7 +180,11 @@ class Fetching:
         try:
             async with asyncio.timeout_at(self._until):
                 return await Consumer.connect(
-                    url, tls=job.tls, config=job.config, backend=job.backend
+                    url,
+                    tls=job.tls,
+                    config=job.config,
+                    credential=job.credential,
+                    backend=job.backend,
                 )
         except TimeoutError:
             raise Incomplete("incomplete: the deadline passed before there was a session") from None
@@ -312,6 +317,7 @@ def mbit_s(report: Report) -> float:
 @click.option("--no-probe", is_flag=True, help="Do not ask for shorter prefixes.")
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust, PEM.")
 @click.option("--insecure", is_flag=True, help="Check no certificate; on loopback only.")
+@access.auth_token_option
 @transport.quic_option
 @inputs.dry_run_option
 @inputs.json_option
@@ -332,6 +338,7 @@ def command(
     no_probe: bool,
     ca: Path | None,
     insecure: bool,
+    credential: Credential | None,
     quic: str,
     dry_run: bool,
     as_json: bool,
@@ -358,6 +365,7 @@ def command(
                 key_ring=protection.key_ring(decrypt, scope_key),
             ),
             tls=endpoints.client_tls(checked, ca, insecure),
+            credential=credential,
             backend=transport.backend(quic),
         )
         check_output(output, scope_key, descriptor, tokens, ca, decrypt)

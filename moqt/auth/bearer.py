@@ -14,6 +14,7 @@ from moqt.auth.policy import Query, Recheck, Refusal, Token
 from moqt.auth.scopes import permits
 from moqt.errors import RequestErrorCode, TokenFault, UntrustedToken
 
+NOT_GRANTED = "no token grants this"
 MAX_TOKENS = 8
 """Of one request and its session that are looked at."""
 MAX_RECHECK = 86400.0
@@ -87,6 +88,14 @@ class BearerPolicy:
             return Refusal("a token is needed")
         return max(refusals, key=_tells)
 
+    def claims(self, token: Token) -> Claims:
+        """What a token says whose seal holds. Raises TokenFault, UntrustedToken where it does not."""
+        return self._read(token)
+
+    def fault(self, claims: Claims) -> Refusal | None:
+        """Why a token that says this is not good now."""
+        return self.terms.fault(claims, self._clock())
+
     def _decide(self, query: Query, token: Token) -> Refusal | Recheck | None:
         try:
             claims = self._read(token)
@@ -103,7 +112,7 @@ class BearerPolicy:
             told = f"the token is not accepted: {broken.reason}"
             return self._refused(query, replace(broken, reason=told), claims)
         if not permits(claims.scopes, query.action, query.namespace, query.track):
-            return self._refused(query, Refusal("no token grants this"), claims)
+            return self._refused(query, Refusal(NOT_GRANTED), claims)
         if claims.revalidate is None:
             return None
         after = min(claims.revalidate, MAX_RECHECK)

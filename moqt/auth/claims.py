@@ -131,4 +131,9 @@ def claim_map(claims: Claims, scopes: list[Any]) -> dict[int, object]:
         MOQT: scopes or None,
         REVALIDATE: claims.revalidate,
     }
-    return {label: value for label, value in found.items() if value is not None}
+    return {label: _plain(value) for label, value in found.items() if value is not None}
+
+
+def _plain(value: object) -> object:
+    """Whole seconds as an integer."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from moqt.errors import ProtocolViolation, SessionErrorCode
 from moqt.wire.parameters import AliasType, AuthorizationToken
 
-_ENTRY_OVERHEAD = 16
+ENTRY_OVERHEAD = 16
+"""Octets that a registered token counts beside its value."""
 
 
 class Token(NamedTuple):
@@ -58,7 +59,7 @@ class TokenCache:
             )
         if token.alias_type is AliasType.DELETE:
             del self._aliases[alias]
-            self._size -= _ENTRY_OVERHEAD + len(known.value)
+            self._size -= ENTRY_OVERHEAD + len(known.value)
             return None
         return known
 
@@ -67,7 +68,7 @@ class TokenCache:
             raise ProtocolViolation(
                 f"token alias {alias} is registered", SessionErrorCode.DUPLICATE_AUTH_TOKEN_ALIAS
             )
-        size = _ENTRY_OVERHEAD + len(token.value)
+        size = ENTRY_OVERHEAD + len(token.value)
         if self._size + size <= self._limit:
             self._aliases[alias] = token
             self._size += size

@@ -20,6 +20,7 @@ from moqt.config import Config, RelayConfig
 from moqt.connection import Driver
 from moqt.errors import LocalError, MoqtError, SessionClosed, StreamErrorCode, StreamReset
 from moqt.model import FullTrackName, TrackNamespace, namespace_matches
+from moqt.protocol.credentials import Credential
 from moqt.protocol.requests import RequestState
 from moqt.publisher import refuse
 from moqt.quic.base import Backend, ClientTls, ServerTls
@@ -105,8 +106,12 @@ class Relay:
         *,
         tls: ClientTls | None = None,
         tokens: tuple[AuthorizationToken, ...] = (),
+        credential: Credential | None = None,
     ) -> Link:
-        """Keeps a session with another relay, or an origin, which is asked for what nobody here publishes."""
+        """Keeps a session with another relay, or an origin, which is asked for what nobody here publishes.
+
+        It is shown what `credential` gives, and `tokens` with every request.
+        """
 
         async def dial(where: str) -> Session:
             return await connect(
@@ -115,6 +120,7 @@ class Relay:
                 config=self._settings,
                 responder=self,
                 tokens=tokens,
+                credential=credential,
                 backend=self._backend,
             )
 

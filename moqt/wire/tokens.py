@@ -51,6 +51,11 @@ class AuthorizationToken:
         if self.value and "value" not in names:
             raise ValueError(f"{self.alias_type.name} has no value")
 
+    @classmethod
+    def plain(cls, value: bytes, token_type: int = 0) -> AuthorizationToken:
+        """A token that is used as it stands, and need not be stored: USE_VALUE."""
+        return cls(AliasType.USE_VALUE, None, token_type, value)
+
     def encode(self) -> bytes:
         """The structure without the length in front of it."""
         fields = _FIELDS[self.alias_type]

@@ -12,7 +12,17 @@ from kvcs.access.cwt import seal
 from kvcs.access.keys import KeyRing, SharedKey
 from kvcs.access.policy import AccessPolicy, TokenReader
 from kvcs.naming import PROTOCOL, PublicationName, scope_prefix
-from moqt import Action, FullTrackName, Query, Session, Track, connect
+from moqt import (
+    Action,
+    AuthorizationToken,
+    Config,
+    FullTrackName,
+    Query,
+    Session,
+    SessionConfig,
+    Track,
+    connect,
+)
 from moqt.auth import Refusal, Terms
 from moqt.errors import (
     PublishDoneCode,
@@ -22,8 +32,8 @@ from moqt.errors import (
     TrackAborted,
     UntrustedToken,
 )
-from moqt.wire.messages import Publish, SubscribeTracks
-from moqt.wire.parameters import Parameters
+from moqt.wire.messages import Publish, SubscribeTracks, TrackStatus
+from moqt.wire.parameters import AliasType, Parameters
 from tests.support.ends import eventually, publish, until
 from tests.support.relays import Net, Noted, Origin, ended, join_noted, net
 from tests.support.tokens import KEYS, KVCS, NOW, SCOPE, SHARED, as_token, make, shown
@@ -251,3 +261,50 @@ async def test_a_grant_ends_what_runs_where_its_token_asks_for_that(expires: boo
         await until(lambda: len(noted.live) == 8)
         assert not lasting.finished.done()
         lasting.cancel()
+
+
+async def test_a_fresh_token_takes_over_while_a_transfer_runs() -> None:
+    """R2: no interruption; it is registered once and used by its alias; the old key is refused after that."""
+    looked: list[float] = []
+
+    def clock() -> float:
+        looked.append(NOW)
+        return NOW
+
+    rules = AccessPolicy(
+        KeyRing([SHARED, SECOND]),
+        terms=Terms(leeway=0, least_revalidation=0.01),
+        clock=clock,
+    )
+    room = Config(session=SessionConfig(auth_token_cache=1000))
+    async with net() as world:
+        await world.relay(policy=rules, config=room)
+        track = await origin(world, make(SECOND))
+        held = [as_token(make(revalidate=0.02))]
+        session = await connect(
+            world.relays[0].servers[0].url, backend=world.backend, credential=lambda: held[0]
+        )
+        await world.stack.enter_async_context(session)
+        await session.peer_options()
+
+        async def sent() -> tuple[AuthorizationToken, ...]:
+            request = await session.driver.ask(lambda n: TrackStatus(n, track.name, Parameters()))
+            session.driver.finish(request)
+            return request.message.parameters.authorization_tokens
+
+        noted, subscription = await join_noted(session, track.name)
+        assert await sent() == ()  # SETUP carried it
+        held[0] = as_token(make(SECOND, revalidate=0.02))
+        await session.renew()
+        (alias,) = await sent()
+        assert alias.alias_type is AliasType.USE_ALIAS
+        rules.replace_keys(KeyRing([SECOND]))
+        before = len(looked)
+        await until(lambda: len(looked) > before + 3)  # it was looked at again meanwhile
+        publish(track, [3])
+        await until(lambda: len(noted.live) == 4)
+        assert not subscription.finished.done()
+        await ended(await session.fetch(*track.name, receiver=Noted()))
+        late = await dial(world, make())
+        assert await refused(late.fetch(*track.name)) is RequestErrorCode.UNAUTHORIZED
+        subscription.cancel()
