@@ -285,13 +285,11 @@ def command(
         with inputs.reporting(as_json=as_json):
             cache = stack.enter_context(KvFile(file))
             prompt = inputs.prompt_of(cache, scope_key, descriptor, tokens)
-            blocks = min(cache.blocks, len(prompt.identity.block_keys))
-            where, urls = _places(listen, relays, cert, key, dry_run=dry_run)
-            check_ready_file(ready_file)
+            where, urls = _places(listen, relays, cert, key, ready_file, dry_run=dry_run)
             job = Job(
                 prompt=prompt,
                 source=KvFileSource(cache, prompt.descriptor),
-                blocks=blocks,
+                blocks=min(cache.blocks, len(prompt.identity.block_keys)),
                 components=components,
                 listen=where,
                 relays=urls,
@@ -336,6 +334,7 @@ def _places(
     relays: tuple[str, ...],
     cert: Path | None,
     key: Path | None,
+    ready_file: Path | None,
     *,
     dry_run: bool,
 ) -> tuple[tuple[str, int] | None, list[str]]:
@@ -347,6 +346,7 @@ def _places(
         endpoints.check_listen_tls(where[0], cert, key)
     elif cert is not None or key is not None:
         raise UsageError("--cert and --key are what --listen shows; there is no --listen")
+    check_ready_file(ready_file)
     return where, endpoints.checked_urls(relays)
 
 

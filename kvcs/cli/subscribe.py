@@ -346,17 +346,13 @@ def command(
     """Receive a KV cache from the first URL that has it."""
     with inputs.reporting(as_json=as_json):
         prompt = inputs.read_prompt(scope_key, descriptor, tokens)
-        wanted = parse_layers(layers) if layers is not None else None
-        most = prompt.descriptor.layers
-        if wanted is not None and wanted.stop > most:
-            raise UsageError(f"layers: the model has 0-{most - 1}, got {layers}")
         checked = endpoints.checked_urls(urls)
         job = Job(
             urls=checked,
             prompt=prompt,
             output=output,
             options=Options(
-                layers=wanted,
+                layers=_layers(layers, prompt.descriptor.layers),
                 blocks=blocks,
                 deadline=deadline,
                 wait=wait,
@@ -373,6 +369,13 @@ def command(
         _show_plan(job, as_json=as_json)
         return 0
     return subscribe(job, as_json=as_json)
+
+
+def _layers(text: str | None, most: int) -> range | None:
+    wanted = parse_layers(text) if text is not None else None
+    if wanted is not None and wanted.stop > most:
+        raise UsageError(f"layers: the model has 0-{most - 1}, got {text}")
+    return wanted
 
 
 def _show_plan(job: Job, *, as_json: bool) -> None:
