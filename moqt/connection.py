@@ -26,7 +26,7 @@ from moqt.protocol.requests import Phase, RequestState
 from moqt.protocol.scheduler import OutgoingStream, Scheduler
 from moqt.protocol.session import SessionCore
 from moqt.protocol.streams import Receiver
-from moqt.quic.base import Connection, ConnectionLost
+from moqt.quic.base import Authenticated, Connection, ConnectionLost
 from moqt.roles import RequestOwner, Responder
 from moqt.wire.messages import Message, Request, RequestOk, SetupOptions
 from moqt.wire.parameters import Parameters
@@ -45,6 +45,11 @@ class Unfinished:
         """Counts more of them; False when that is too much."""
         self.octets += octets
         return self.octets <= self._limit
+
+
+_NOT_LET_IN = frozenset({0x100 + alert for alert in (*range(42, 50), 116)})
+"""TLS alerts about a certificate, bad_certificate to access_denied and certificate_required (RFC 8446 section 6.2), as
+QUIC's codes. With the handshake behind us they are about our own."""
 
 
 class Driver:
@@ -141,7 +146,11 @@ class Driver:
         self.pump()
 
     def connection_lost(self, lost: ConnectionLost) -> None:
-        code = lost.code if lost.application else SessionErrorCode.INTERNAL_ERROR
+        code: int = SessionErrorCode.INTERNAL_ERROR
+        if lost.application:
+            code = lost.code
+        elif lost.remote and lost.code in _NOT_LET_IN:
+            code = SessionErrorCode.UNAUTHORIZED
         reason = lost.reason or ("" if lost.application else f"QUIC error 0x{lost.code:x}")
         self._end(SessionClosed(code, reason, remote=lost.remote))
 
@@ -314,6 +323,12 @@ class Driver:
         """Raises SessionClosed once the session has ended."""
         if self.closed.done():
             raise self.closed.result()
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """DER of the certificate that the client showed, checked; None where none was asked for."""
+        transport = self.transport
+        return transport.peer_certificate if isinstance(transport, Authenticated) else None
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs a task that ends with the session at the latest."""

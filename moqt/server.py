@@ -7,9 +7,9 @@ from types import TracebackType
 
 from moqt.config import Config
 from moqt.connection import Driver
-from moqt.errors import SessionErrorCode
+from moqt.errors import LocalError, SessionErrorCode
 from moqt.quic import backend as quic_backend
-from moqt.quic.base import Backend, Connection, Listener, ServerTls
+from moqt.quic.base import Backend, Connection, Listener, Reloading, ServerTls
 from moqt.roles import Responder
 from moqt.session import Session
 from moqt.url import format_authority
@@ -54,6 +54,15 @@ class Server:
         """Tells every client that this end means to leave within `timeout` seconds."""
         for session in self.sessions:
             session.goaway(uri=uri, timeout=timeout)
+
+    def reload(self, tls: ServerTls) -> None:
+        """Shows other certificates, and lets other clients in, from now on; sessions that are open stay.
+
+        Raises LocalError, and all stays as it was, where the files or the QUIC backend cannot do that.
+        """
+        if not isinstance(self._listener, Reloading):
+            raise LocalError("this QUIC backend keeps its certificate as long as it listens")
+        self._listener.reload(tls)
 
     async def close(self) -> None:
         """Closes every session and the socket. Returns once nothing of them is left."""

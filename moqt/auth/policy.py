@@ -46,6 +46,8 @@ class Query:
     """Those of the request, then those of the session's SETUP, with aliases resolved."""
     of: Action | None = None
     """What the request asked for that is changed by REQUEST_UPDATE; otherwise `action` or None."""
+    certificate: bytes | None = None
+    """DER of the certificate that the client showed, which was checked; None where none was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

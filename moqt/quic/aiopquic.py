@@ -193,6 +193,7 @@ def _configuration(
 def _client_configuration(
     host: str, alpn: list[str], tls: ClientTls, config: TransportConfig
 ) -> QuicConfiguration:
+    dialling.check_client(tls)
     configuration = _configuration(is_client=True, alpn=alpn, config=config)
     configuration.server_name = tls.server_name or host.partition("%")[0]
     if not tls.verify:

@@ -15,9 +15,10 @@ from aioquic.tls import AlertDescription, load_pem_x509_certificates
 from moqt.config import TransportConfig
 from moqt.errors import ConnectError, LocalError
 from moqt.quic import bulk
+from moqt.quic.aioquic_clients import ClientCheck
 from moqt.quic.aioquic_connection import AioquicConnection
 from moqt.quic.aioquic_private import CONGESTION_CONTROL, missing
-from moqt.quic.aioquic_server import AioquicListener
+from moqt.quic.aioquic_server import AioquicListener, Shown
 from moqt.quic.base import ClientTls, ConnectionLost, HandlerFactory, ServerTls
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 from moqt.quic.udp import Address, Datagrams, UdpSocket, prepare
@@ -72,7 +73,11 @@ async def listen(
 ) -> AioquicListener:
     """Binds the host's first address that can be bound. Raises LocalError."""
     _check_port(port, range(1 << 16))
-    configuration = _server_configuration(alpn, tls, config)
+
+    def shows(tls: ServerTls) -> Shown:
+        return _server_configuration(alpn, tls, config), _client_check(tls)
+
+    shows(tls)
     loop = asyncio.get_running_loop()
     reason = "no address"
     try:
@@ -91,7 +96,7 @@ async def listen(
             continue
         try:
             sock.bind(address)
-            return AioquicListener(sock, configuration, config, handler)
+            return AioquicListener(sock, config, handler, shows, tls)
         except OSError as error:
             sock.close()
             reason = str(error)
@@ -236,6 +241,8 @@ def _client_configuration(
         paths = ssl.get_default_verify_paths()
         configuration.cafile = paths.cafile
         configuration.capath = paths.capath if _has_files(paths.capath) else None
+    if tls.certificate is not None and tls.private_key is not None:
+        _load_pair(configuration, tls.certificate, tls.private_key)
     return configuration
 
 
@@ -251,14 +258,24 @@ def _server_configuration(
     alpn: list[str], tls: ServerTls, config: TransportConfig
 ) -> QuicConfiguration:
     configuration = _configuration(is_client=False, alpn=alpn, config=config)
-    _read_certificates(tls.certificate)
-    try:
-        configuration.load_cert_chain(tls.certificate, tls.private_key)
-    except PEM_FAULTS as error:
-        raise LocalError(f"cannot use the private key in {tls.private_key}: {error}") from None
-    if configuration.certificate.public_key() != configuration.private_key.public_key():
-        raise LocalError(f"the key in {tls.private_key} is not that of {tls.certificate}")
+    _load_pair(configuration, tls.certificate, tls.private_key)
     return configuration
+
+
+def _load_pair(configuration: QuicConfiguration, certificate: Path, private_key: Path) -> None:
+    _read_certificates(certificate)
+    try:
+        configuration.load_cert_chain(certificate, private_key)
+    except PEM_FAULTS as error:
+        raise LocalError(f"cannot use the private key in {private_key}: {error}") from None
+    if configuration.certificate.public_key() != configuration.private_key.public_key():
+        raise LocalError(f"the key in {private_key} is not that of {certificate}")
+
+
+def _client_check(tls: ServerTls) -> ClientCheck | None:
+    if tls.client_ca is None:
+        return None
+    return ClientCheck(load_pem_x509_certificates(_read_certificates(tls.client_ca)))
 
 
 def _read_certificates(path: Path) -> bytes:

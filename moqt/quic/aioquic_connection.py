@@ -69,6 +69,11 @@ class AioquicConnection:
 
     # What the application calls.
 
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """DER of the client's certificate, which was checked; None where none was asked for."""
+        return self._quic.peer_certificate
+
     def open_stream(self, *, bidirectional: bool) -> int | None:
         """The next stream's ID, or None without credit."""
         return self._quic.next_stream(bidirectional=bidirectional) if self.lost is None else None

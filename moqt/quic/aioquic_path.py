@@ -11,6 +11,7 @@ from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
 from aioquic.tls import Epoch
 
 from moqt.config import TransportConfig
+from moqt.quic.aioquic_clients import ClientCheck, shown
 from moqt.quic.aioquic_private import CappedReno
 from moqt.quic.aioquic_turns import TurnConnection
 from moqt.quic.datagram_size import (
@@ -42,12 +43,24 @@ class PathConnection(TurnConnection):
         self._sized_for: Address = None
         self._key_phase = 0
         self._key_since = 0
+        self.client_check: ClientCheck | None = None
+        """Set before the handshake by servers that ask who the client is."""
 
     def set_up(self, config: TransportConfig) -> None:
         """Applies what the library has no settings for; before the handshake only."""
         self._largest = config.datagram_size or LARGEST_DATAGRAM
         self.grant_streams(config)
         self.tune()
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        if self.client_check is not None:
+            self.client_check.watch(self.tls)
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """DER of the client's certificate where it was asked for and checked."""
+        return None if self.client_check is None else shown(self.tls)
 
     def receive_datagrams(self, datagrams: Datagrams, now: float) -> None:
         """Takes a batch in."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
+from typing import TypeAlias
 
 from aioquic.buffer import Buffer  # type: ignore[attr-defined]
 from aioquic.quic.configuration import QuicConfiguration
@@ -16,14 +18,18 @@ from aioquic.quic.packet import (
 
 from moqt.config import TransportConfig
 from moqt.quic import bulk
+from moqt.quic.aioquic_clients import ClientCheck
 from moqt.quic.aioquic_connection import AioquicConnection
-from moqt.quic.base import HandlerFactory
+from moqt.quic.base import HandlerFactory, ServerTls
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 from moqt.quic.udp import Address, Datagrams, UdpSocket
 
 MAX_HALF_OPEN = 1000
 """Handshakes under way at once; Initial packets beyond that are dropped, and honest clients repeat them."""
 LONG_HEADER = 0x80
+
+Shown: TypeAlias = tuple[QuicConfiguration, ClientCheck | None]
+"""What a listener shows, and whom it lets in."""
 
 
 class AioquicListener:
@@ -32,11 +38,13 @@ class AioquicListener:
     def __init__(
         self,
         sock: socket.socket,
-        configuration: QuicConfiguration,
         config: TransportConfig,
         handler: HandlerFactory,
+        shows: Callable[[ServerTls], Shown],
+        tls: ServerTls,
     ) -> None:
-        self._configuration = configuration
+        self._shows = shows
+        self._configuration, self._clients = shows(tls)
         self._config = config
         self._handler = handler
         self._connections: dict[bytes, AioquicConnection] = {}
@@ -47,6 +55,10 @@ class AioquicListener:
         self._socket = UdpSocket(sock, received=self._received, failed=lambda _: None)
         host, port = self._socket.address[:2]
         self.address: tuple[str, int] = (host, port)
+
+    def reload(self, tls: ServerTls) -> None:
+        """Shows this to those who come from now on. Raises LocalError, and all stays as it was."""
+        self._configuration, self._clients = self._shows(tls)
 
     def close(self) -> None:
         """Takes no more connections and closes those there are with NO_ERROR."""
@@ -137,6 +149,7 @@ class AioquicListener:
             configuration=self._configuration,
             original_destination_connection_id=header.destination_cid,
         )
+        quic.client_check = self._clients
         connection = AioquicConnection(quic, self, self._config, self._handler)
         self._ids[connection] = set()
         self._half_open.add(connection)

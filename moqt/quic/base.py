@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from moqt.config import TransportConfig
 
@@ -36,6 +36,10 @@ class ClientTls:
     """Name the certificate must have; None means the host dialled."""
     verify: bool = True
     """False accepts any certificate; the caller restricts that to loopback."""
+    certificate: Path | None = None
+    """PEM chain, leaf first, for servers that ask who the client is."""
+    private_key: Path | None = field(default=None, repr=False)
+    """Its key, PEM, not encrypted. Both or neither are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,9 @@ class ServerTls:
     """PEM chain, leaf first."""
     private_key: Path = field(repr=False)
     """PEM, not encrypted."""
+    client_ca: Path | None = None
+    """PEM file of certificates: only clients that show one which leads there are let in. None asks for none.
+    A backend that cannot check them refuses to listen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,14 @@ class Connection(Protocol):
         """Returns once the connection holds no task, timer or socket any more."""
 
 
+@runtime_checkable
+class Authenticated(Protocol):
+    """A connection whose backend can tell who the client is."""
+
+    peer_certificate: bytes | None
+    """DER of the certificate that the client showed and the server checked; None where it was not asked for."""
+
+
 class Unmeasured:
     """Part of a connection whose library does not tell what it measures."""
 
@@ -158,6 +173,14 @@ class Listener(Protocol):
 
     async def wait_closed(self) -> None:
         """Returns once the socket is gone."""
+
+
+@runtime_checkable
+class Reloading(Protocol):
+    """A listener that can show another certificate to those who come from now on."""
+
+    def reload(self, tls: ServerTls) -> None:
+        """Raises LocalError, and all stays as it was, where the files cannot be used."""
 
 
 HandlerFactory: TypeAlias = Callable[[Connection], ConnectionHandler]

@@ -87,6 +87,12 @@ def dial_socket(family: int, address: Address, where: str) -> socket.socket:
     return sock
 
 
+def check_client(tls: ClientTls) -> None:
+    """Raises LocalError for what only the default backend does."""
+    if tls.certificate is not None:
+        raise LocalError("this QUIC backend shows no client certificate; use aioquic")
+
+
 def read_trusted(tls: ClientTls) -> bytes | None:
     """The PEM of what the client trusts; None leaves that to the system. Raises LocalError."""
     if not tls.verify or tls.ca_file is None:
@@ -101,6 +107,8 @@ def read_trusted(tls: ClientTls) -> bytes | None:
 
 def check_pair(tls: ServerTls) -> None:
     """Raises LocalError unless both files can be read and belong together."""
+    if tls.client_ca is not None:
+        raise LocalError("this QUIC backend cannot check client certificates; use aioquic")
     _read(tls.certificate)
     _read(tls.private_key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -229,6 +229,8 @@ class MemoryBackend:
         handler: HandlerFactory,
     ) -> Connection:
         """Joins a listener of this backend; any host name leads to it. Raises ConnectError."""
+        if tls.certificate is not None:
+            raise LocalError("in memory there is no TLS, and no certificate of a client")
         await asyncio.sleep(0)
         listener = self._listeners.get(port)
         if listener is None:
@@ -261,6 +263,8 @@ class MemoryBackend:
         handler: HandlerFactory,
     ) -> MemoryListener:
         """Takes a port. Raises LocalError if it is taken already."""
+        if tls.client_ca is not None:
+            raise LocalError("in memory there is no TLS, and no certificate of a client")
         if not port:
             port = next(free for free in range(49152, 65536) if free not in self._listeners)
         if port in self._listeners:

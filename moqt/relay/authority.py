@@ -88,6 +88,7 @@ class Authority:
             track=track,
             tokens=(*request.tokens, *driver.core.peer_tokens),
             of=_action(request),
+            certificate=driver.peer_certificate,
         )
         return self._policy.decide(query)
 
