@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 INTERRUPTED = 130
 
 
 def _leave(*_: object) -> None:
-    os.write(2, b"kvcs: interrupted\n")
+    with suppress(OSError):  # nobody may be listening
+        os.write(2, b"kvcs: interrupted\n")
     os._exit(INTERRUPTED)
 
 
