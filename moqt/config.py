@@ -115,6 +115,9 @@ class RelayConfig:
     """Subscriptions of one session: two tracks of 80 layers are two, a manifest one more."""
     max_namespaces: int = 4096
     """Namespaces that one session offers."""
+    max_announced: int = 64
+    """Namespaces that an upstream relay is offered: each one takes one of the hundred or so request streams that
+    peers grant, and the rest are for what is asked there."""
     max_watched: int = 256
     """Prefixes that one session watches for namespaces or tracks."""
     max_rendezvous: float = 30.0
@@ -131,6 +134,9 @@ class RelayConfig:
     """Before an upstream relay that was lost is dialled again; doubled each time."""
     retry_most: float = 10.0
     """The longest such pause."""
+    circle_patience: float = 1.0
+    """How long a relay that finds itself upstream of itself waits before it breaks the circle, and for each other
+    relay whose turn it is first. They must have heard of one another by then: several round trips."""
     drain_timeout: float = 5.0
     """How long subscribers may finish after GOAWAY."""
     sweep: float = 5.0

@@ -51,9 +51,11 @@ DIRECTIONS = {
     **dict.fromkeys(ASKING, CORE | DRIVER | ASKING),
     "moqt.session": CORE | DRIVER | ASKING,
     **dict.fromkeys(CACHE, WORDS | CACHE | {"moqt.wire"}),
-    **dict.fromkeys(RELAY_PARTS, RELAY | {"moqt.auth"}),
+    **dict.fromkeys(RELAY_PARTS, RELAY | {"moqt.auth", "moqt.url"}),
     "moqt.auth": CORE | {"moqt.auth"},
-    "moqt.relay": RELAY | ENDS | {"moqt.relay", "moqt.auth", "moqt.client", "moqt.server"},
+    "moqt.relay": RELAY
+    | ENDS
+    | {"moqt.relay", "moqt.auth", "moqt.client", "moqt.server", "moqt.url"},
     "moqt.plain": CORE | {"moqt.quic", "moqt.url"},
     "moqt.testing": {"moqt.testing"},
     "moqt.client": ENDS,

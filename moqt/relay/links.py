@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from moqt.config import RelayConfig
-from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
-from moqt.model import TrackNamespace, namespace_matches
+from moqt.errors import LocalError, MoqtError, RequestErrorCode, RequestRejected
+from moqt.model import TrackNamespace
 from moqt.namespaces import NamespaceSubscription
+from moqt.relay.announcing import Announcer, circle_probe
+from moqt.relay.prefixes import Prefixes, TracksWanted
 from moqt.relay.sources import Source, Sources
 from moqt.session import Session
+from moqt.url import parse_url
 from moqt.wire.parameters import AuthorizationToken
 
 _log = logging.getLogger(__name__)
@@ -46,40 +48,85 @@ class Link:
         self._connect = connect
         self._attach = attach
         self._tokens = tokens
-        self._wanted: Counter[TrackNamespace] = Counter()
+        self.tracks = TracksWanted()
+        """What is asked with SUBSCRIBE_TRACKS."""
+        self._wanted = Prefixes()
         self._asked: dict[TrackNamespace, asyncio.Task[None]] = {}
         self._source: Source | None = None
         self._tells_all = False
+        self._announcer: Announcer | None = None
+        self.probe = circle_probe()
+        """The namespace that shows a circle."""
+        self.is_circular = False
 
     async def keep(self) -> None:
-        """Dials, and dials again when the session is lost or the relay leaves; until it is cancelled."""
-        delay = self._config.retry_first
-        while True:
+        """Dials, and dials again when the session is lost or the relay leaves; until it is cancelled, or turns out to
+        be in a circle. A relay that leaves for another URI is followed there, once.
+        """
+        pause, url = self._config.retry_first, self.url
+        while not self.is_circular:
             try:
-                session = await self._connect(self.url)
+                session = await self._connect(url)
             except MoqtError as error:
-                _log.warning("%s cannot be reached: %s", self.url, error)
-                await asyncio.sleep(delay)
-                delay = min(delay * 2, self._config.retry_most)
+                _log.warning("%s cannot be reached: %s", url, error)
+                url = self.url
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, self._config.retry_most)
                 continue
+            began = asyncio.get_running_loop().time()
             try:
                 await self._use(session)
-                delay = self._config.retry_first
             finally:
                 self._leave()
-                if session.driver.goaway.done() and session.closed is None:
+                moved = session.moved
+                if moved is not None and session.closed is None:
                     # It is left to what still comes on it; new requests go to the next session.
                     session.driver.spawn(_close_when_idle(session))
                 else:
                     await session.close()
-            await asyncio.sleep(delay)
+            url = self._next(url, moved)
+            if asyncio.get_running_loop().time() - began >= pause:
+                pause = self._config.retry_first
+            await asyncio.sleep(0 if url != self.url else pause)
+            pause = min(pause * 2, self._config.retry_most)
+
+    def _next(self, url: str, moved: str | None) -> str:
+        """Where to go on after a session: a GOAWAY's URI, from the relay that was named to us only."""
+        if not moved or url != self.url:
+            return self.url
+        try:
+            return str(parse_url(moved))
+        except LocalError as fault:
+            _log.warning("%s leaves and names no place to go on: %s", self.url, fault)
+            return self.url
+
+    def leads_back(self) -> None:
+        """What it was offered came back as an offer: this relay is upstream of itself. It is left for good."""
+        if self.session is not None and not self.is_circular:
+            self.is_circular = True
+            _log.error(
+                "%s leads back to this relay; it is not used as upstream any more: two relays need only one "
+                "--upstream between them, which works both ways",
+                self.url,
+            )
+            self.session.driver.close()
 
     async def _use(self, session: Session) -> None:
         self.session = session
         source = self._source = self._attach(session, self._tokens)
         self._sources.add_link(source, self._place)
+        self._announcer = Announcer(
+            session,
+            source,
+            self._sources,
+            probe=self.probe,
+            limit=self._config.max_announced,
+            tokens=self._tokens,
+        )
+        session.driver.spawn(self._announcer.run())
+        self.tracks.attach(session, source)
         self._tells_all = True
-        everything = asyncio.create_task(self._watch(session, source, ()))
+        everything = asyncio.create_task(self._watch(session, self._announcer, ()))
         try:
             closed: list[asyncio.Future[object]] = [
                 session.driver.closed,  # type: ignore[list-item]
@@ -97,11 +144,13 @@ class Link:
         for task in self._asked.values():
             task.cancel()
         self._asked.clear()
+        self.tracks.attach(None, None)
+        self._announcer = None
         source, self._source = self._source, None
         if source is not None:
             self._sources.drop(source)
 
-    async def _watch(self, session: Session, source: Source, prefix: TrackNamespace) -> None:
+    async def _watch(self, session: Session, announcer: Announcer, prefix: TrackNamespace) -> None:
         """Takes over the namespaces under a prefix as they come and go."""
         try:
             subscription = await session.subscribe_namespace(prefix, tokens=self._tokens)
@@ -109,7 +158,7 @@ class Link:
             if error.code is RequestErrorCode.PREFIX_OVERLAP and prefix:
                 # The cancellation of what it overlaps with is still on its way.
                 await asyncio.sleep(self._config.retry_first)
-                await self._watch(session, source, prefix)
+                await self._watch(session, announcer, prefix)
             elif not prefix:
                 _log.info("%s does not tell all namespaces: %s", self.url, error)
                 self._tells_all = False
@@ -119,54 +168,48 @@ class Link:
         except MoqtError:
             return
         self.connected.set()
-        await self._follow(subscription, source)
-
-    async def _follow(self, subscription: NamespaceSubscription, source: Source) -> None:
-        active: set[TrackNamespace] = set()
-        try:
-            async for namespace, is_active in subscription:
-                if is_active:
-                    active.add(namespace)
-                    self._sources.add(namespace, source)
-                elif namespace in active:
-                    active.discard(namespace)
-                    self._sources.remove(namespace, source)
-        except MoqtError:
-            pass
-        finally:
-            subscription.cancel()
-            for namespace in active:
-                self._sources.remove(namespace, source)
+        await _follow(subscription, announcer)
 
     # Prefixes
 
     def want(self, prefix: TrackNamespace) -> None:
         """Somebody downstream asked for a prefix."""
-        self._wanted[prefix] += 1
+        self._wanted.add(prefix)
         self._ask_for_wanted()
 
     def unwant(self, prefix: TrackNamespace) -> None:
         """Somebody no longer does."""
-        self._wanted[prefix] -= 1
-        if self._wanted[prefix] <= 0:
-            del self._wanted[prefix]
+        self._wanted.remove(prefix)
         self._ask_for_wanted()
 
     def _ask_for_wanted(self) -> None:
-        """Asks for the shortest prefixes that cover all that are wanted: overlaps are refused."""
-        if self._tells_all or self.session is None or self._source is None:
+        """Asks a relay that does not tell all for what is wanted."""
+        session, announcer = self.session, self._announcer
+        if self._tells_all or session is None or announcer is None:
             return
-        cover = {
-            prefix
-            for prefix in self._wanted
-            if not any(o != prefix and namespace_matches(o, prefix) for o in self._wanted)
-        }
+        cover = self._wanted.cover()
         for prefix in set(self._asked) - cover:
             self._asked.pop(prefix).cancel()
         for prefix in cover - set(self._asked):
-            self._asked[prefix] = self.session.driver.spawn(
-                self._watch(self.session, self._source, prefix)
-            )
+            self._asked[prefix] = session.driver.spawn(self._watch(session, announcer, prefix))
+
+
+async def _follow(subscription: NamespaceSubscription, announcer: Announcer) -> None:
+    active: set[TrackNamespace] = set()
+    try:
+        async for namespace, is_active in subscription:
+            if is_active:
+                active.add(namespace)
+                announcer.told(namespace)
+            elif namespace in active:
+                active.discard(namespace)
+                announcer.told_no_longer(namespace)
+    except MoqtError:
+        pass
+    finally:
+        subscription.cancel()
+        for namespace in active:
+            announcer.told_no_longer(namespace)
 
 
 async def _close_when_idle(session: Session) -> None:

@@ -9,7 +9,7 @@ from itertools import count
 from moqt.config import RelayConfig
 from moqt.connection import Driver
 from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
-from moqt.model import TrackNamespace, namespace_matches
+from moqt.model import FullTrackName, TrackNamespace, namespace_matches
 from moqt.protocol.requests import Phase, RequestState
 from moqt.relay.serving import ServedFetch, ServedSubscription
 from moqt.relay.sources import Source
@@ -23,6 +23,7 @@ from moqt.wire.messages import (
     Subscribe,
     SubscribeNamespace,
     SubscribeTracks,
+    TrackStatus,
 )
 
 
@@ -60,6 +61,26 @@ class Peer:
     def is_idle(self) -> bool:
         """Whether it waits for nothing."""
         return not (self.tasks or self.subscriptions or self.fetches or self.trailing)
+
+    def asks_for(self, name: FullTrackName) -> bool:
+        """Whether it waits for a track, or gets it."""
+        asked = (*self.tasks, *self.subscriptions, *self.fetches)
+        tracks = (Subscribe, Fetch, TrackStatus)
+        return any(isinstance(r.message, tracks) and r.message.track == name for r in asked)
+
+    def vouches_for(self, request: RequestState) -> bool:
+        """Whether an upstream relay asks for what it was offered, or brings what it was asked for.
+
+        Who named it as upstream trusts it with that, and its own policy looks at those who ask it.
+        """
+        message, source = request.message, self.source
+        if isinstance(message, Subscribe | Fetch | TrackStatus):
+            allowed = source.announced
+        elif isinstance(message, Publish):
+            allowed = source.tracks_of
+        else:
+            return False
+        return any(namespace_matches(prefix, message.track.namespace) for prefix in allowed)
 
     def check_room(self, request: RequestState, config: RelayConfig) -> None:
         """Raises RequestRejected where a request is one too many of its kind."""

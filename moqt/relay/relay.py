@@ -38,10 +38,14 @@ from moqt.relay.track import RelayTrack
 from moqt.relay.updates import update
 from moqt.server import Server, serve
 from moqt.session import Session
+from moqt.url import parse_url
 from moqt.wire.messages import Message, RequestUpdate
 from moqt.wire.parameters import AuthorizationToken
 
 _T = TypeVar("_T")
+
+_MOST_TURNS = 32
+"""Relays of a circle that wait for one another."""
 
 
 class Relay:
@@ -62,7 +66,7 @@ class Relay:
         self.cache = Cache(self.config.cache_bytes)
         self.tracks: dict[FullTrackName, RelayTrack] = {}
         self.peers: dict[Driver, Peer] = {}
-        self.sources = Sources(self._offered)
+        self.sources = Sources(self._offered, self._is_asking)
         self.links: list[Link] = []
         self.servers: list[Server] = []
         self._policy = policy
@@ -114,6 +118,8 @@ class Relay:
         """
 
         async def dial(where: str) -> Session:
+            if tls is not None and not tls.verify and not _is_loopback(parse_url(where).host):
+                raise LocalError(f"{where}: certificates go unchecked on loopback only")
             return await connect(
                 where,
                 tls=tls,
@@ -133,6 +139,11 @@ class Relay:
             attach=self._attach,
             tokens=tokens,
         )
+        for peer in self.peers.values():
+            for prefix in peer.watched.values():
+                link.want(prefix)
+            for prefix in peer.tracks.values():
+                link.tracks.want(prefix)
         self.links.append(link)
         self.spawn(link.keep())
         return link
@@ -253,11 +264,48 @@ class Relay:
         for link in self.links:
             link.want(prefix)
 
+    def watch_tracks(self, prefix: TrackNamespace) -> None:
+        """Upstream relays are asked to PUBLISH the tracks under a prefix."""
+        for link in self.links:
+            link.tracks.want(prefix)
+
+    def _unwatch_tracks(self, prefix: TrackNamespace) -> None:
+        """What nobody here gets of them is given up."""
+        for link in self.links:
+            link.tracks.unwant(prefix)
+        for peer in self.peers.values():
+            for request, (track, upstream) in tuple(peer.published.items()):
+                matches = namespace_matches(prefix, track.name.namespace)
+                if peer.source.is_link and matches and not track.subscribers:
+                    del peer.published[request]
+                    upstream.close()
+                    track.left(upstream)
+
     def _offered(self, namespace: TrackNamespace, source: Source) -> None:
         if not source.is_link:
+            for link in self.links:
+                if link.probe == namespace:
+                    self.spawn(self._look_again(link))
             for track in tuple(self.tracks.values()):
                 if namespace_matches(namespace, track.name.namespace):
                     track.offered(source)
+
+    async def _look_again(self, link: Link) -> None:
+        """Of several relays in a circle one breaks it, the others then see that it is none any more: each has its turn
+        by the order of what they offer."""
+        pause = self.config.circle_patience
+        await asyncio.sleep(pause)  # until everybody has heard of everybody
+        turn = sorted(self.sources.probes()).index(link.probe) if self._is_in_circle(link) else 0
+        await asyncio.sleep(pause * min(turn, _MOST_TURNS))
+        if self._is_in_circle(link):
+            link.leads_back()
+
+    def _is_in_circle(self, link: Link) -> bool:
+        return link.probe in self.sources.probes()
+
+    def _is_asking(self, driver: Driver, name: FullTrackName) -> bool:
+        peer = self.peers.get(driver)
+        return peer is not None and peer.asks_for(name)
 
     def _peer(self, driver: Driver) -> Peer:
         peer = self.peers.get(driver)
@@ -271,10 +319,11 @@ class Relay:
         self._peer(driver)
 
     def request_received(self, driver: Driver, request: RequestState) -> None:
-        refusal = self._authority.admit(driver, request)
-        if refusal is not None:
-            refuse(driver, request, refusal.code, refusal.reason, retry=refusal.retry)
-            return
+        if not self._peer(driver).vouches_for(request):
+            refusal = self._authority.admit(driver, request)
+            if refusal is not None:
+                refuse(driver, request, refusal.code, refusal.reason, retry=refusal.retry)
+                return
         self._answers.answer(self._peer(driver), request)
 
     def _revoke(self, driver: Driver, request: RequestState, refusal: Refusal) -> None:
@@ -284,8 +333,10 @@ class Relay:
     def update_received(
         self, driver: Driver, request: RequestState, message: RequestUpdate, fault: str | None
     ) -> None:
-        refusal = self._authority.update(driver, request, message)
-        update(self._peer(driver), request, message, fault, refusal)
+        peer = self._peer(driver)
+        vouched = peer.vouches_for(request)
+        refusal = None if vouched else self._authority.update(driver, request, message)
+        update(peer, request, message, fault, refusal)
 
     def message_received(self, driver: Driver, request: RequestState, message: Message) -> None:
         published = self._peer(driver).published.get(request)
@@ -295,10 +346,12 @@ class Relay:
     def request_ended(self, driver: Driver, request: RequestState) -> None:
         self._authority.forget(driver, request)
         peer = self._peer(driver)
-        prefix = peer.watched.get(request)
+        prefix, tracks = peer.watched.get(request), peer.tracks.get(request)
         peer.leave(request)
         if prefix is not None:
             self._unwatch(request, prefix)
+        if tracks is not None:
+            self._unwatch_tracks(tracks)
         namespace = peer.offers.pop(request, None)
         if namespace is not None:
             self.sources.remove(namespace, peer.source)
@@ -321,6 +374,8 @@ class Relay:
             return
         for request, prefix in tuple(peer.watched.items()):
             self._unwatch(request, prefix)
+        for prefix in peer.tracks.values():
+            self._unwatch_tracks(prefix)
         self.sources.drop(peer.source)
         error: MoqtError = SessionClosed(0, remote=True)
         if driver.closed.done():

@@ -77,6 +77,9 @@ class Office(Protocol):
     def track(self, name: FullTrackName) -> RelayTrack:
         """The track's state, made if need be."""
 
+    def watch_tracks(self, prefix: TrackNamespace) -> None:
+        """Upstream relays are asked to PUBLISH the tracks under a prefix."""
+
     def watch(self, prefix: TrackNamespace) -> None:
         """Somebody wants to hear of namespaces under a prefix."""
 
@@ -124,6 +127,8 @@ class Answers:
         track = self._office.track(message.track)
         try:
             with track.hold():
+                if track.waits_for(peer.driver) and peer.source.is_link:
+                    raise RequestRejected(RequestErrorCode.DOES_NOT_EXIST, "it is had from there")
                 match message:
                     case Subscribe():
                         await self._subscribe(peer, request, message, track)
@@ -281,6 +286,7 @@ class Answers:
         peer.check_overlap(message.prefix, peer.tracks)
         peer.tracks[request] = message.prefix
         peer.driver.send(request, RequestOk(Parameters()))
+        self._office.watch_tracks(message.prefix)
         for track in tuple(self._office.tracks.values()):
             if namespace_matches(message.prefix, track.name.namespace):
                 self._offer(peer, request, track)

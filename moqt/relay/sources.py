@@ -12,6 +12,9 @@ from moqt.protocol.requests import RequestState
 from moqt.wire.messages import Namespace, NamespaceDone
 from moqt.wire.parameters import AuthorizationToken
 
+CIRCLE = b"moqt-relay"
+"""First field of namespaces that say nothing but where they come from; nobody is told of them."""
+
 
 @dataclass(eq=False, slots=True)
 class Source:
@@ -22,6 +25,12 @@ class Source:
     """Whether this relay dialled it, so that it may be asked for anything."""
     tokens: tuple[AuthorizationToken, ...] = ()
     """What it is asked with."""
+    single_groups: bool = False
+    """It was found to serve fetches of single Groups only."""
+    announced: set[TrackNamespace] = field(default_factory=set)
+    """What it was offered, an upstream relay, and may ask for."""
+    tracks_of: set[TrackNamespace] = field(default_factory=set)
+    """Prefixes that it was asked to PUBLISH the tracks of."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,13 +43,20 @@ class _Watcher:
 class Sources:
     """All namespaces that are offered, by publishers and by upstream relays."""
 
-    def __init__(self, on_offer: Callable[[TrackNamespace, Source], None]) -> None:
+    def __init__(
+        self,
+        on_offer: Callable[[TrackNamespace, Source], None],
+        is_asking: Callable[[Driver, FullTrackName], bool] = lambda driver, name: False,
+    ) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        """Called when a namespace is offered that was not, or no longer is."""
         self.links: list[Source] = []
         """Upstream relays with a session, in the order in which they are asked."""
         self._offered: dict[TrackNamespace, dict[Source, int]] = {}
         self._watchers: dict[RequestState, _Watcher] = {}
         self._waiting: dict[asyncio.Future[None], FullTrackName] = {}
         self._on_offer = on_offer
+        self._is_asking = is_asking
 
     # What is offered
 
@@ -50,6 +66,7 @@ class Sources:
         sources[source] = sources.get(source, 0) + 1
         if sources[source] == 1:
             self._tell(namespace)
+            self._notify()
             self._on_offer(namespace, source)
             self.resolve(lambda name: namespace_matches(namespace, name.namespace))
 
@@ -64,6 +81,19 @@ class Sources:
             if not sources:
                 del self._offered[namespace]
             self._tell(namespace)
+            self._notify()
+
+    def _notify(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()
+
+    def published(self) -> list[TrackNamespace]:
+        """What peers offer that are not upstream, in the order in which it came."""
+        return [n for n, found in self._offered.items() if any(not s.is_link for s in found)]
+
+    def probes(self) -> list[TrackNamespace]:
+        """The namespaces among them that only show circles."""
+        return [namespace for namespace in self.published() if namespace[:1] == (CIRCLE,)]
 
     def drop(self, source: Source) -> None:
         """A session is gone."""
@@ -82,12 +112,13 @@ class Sources:
     @property
     def count(self) -> int:
         """Namespaces that are offered."""
-        return len(self._offered)
+        return sum(namespace[:1] != (CIRCLE,) for namespace in self._offered)
 
     def steps(self, name: FullTrackName, asker: Driver | None) -> list[list[Source]]:
         """Whom to ask for a track: all its publishers at once, then one upstream relay after the other.
 
-        An upstream relay that asks is not asked back.
+        An upstream relay that asks is not asked back. What publishers here refuse is asked for only at those upstream
+        relays that tell of the namespace.
         """
         namespace = name.namespace
         found: dict[Source, None] = {}
@@ -95,9 +126,14 @@ class Sources:
             found |= dict.fromkeys(self._offered.get(namespace[:size], ()))
         publishers = [source for source in found if not source.is_link]
         links = [source for source in self.links if source in found]
-        links += [source for source in self.links if source not in found]
+        if not publishers:
+            links += [source for source in self.links if source not in found]
         steps = [publishers] if publishers else []
         return steps + [[link] for link in links if link.driver is not asker]
+
+    def asks_here(self, source: Source, name: FullTrackName) -> bool:
+        """Whether an upstream relay waits for the same track from here, and so cannot have it."""
+        return source.is_link and self._is_asking(source.driver, name)
 
     # Who watches
 
@@ -105,7 +141,7 @@ class Sources:
         """Tells a session of every namespace under `prefix`, now and later."""
         watcher = self._watchers[request] = _Watcher(driver, prefix)
         for namespace in sorted(self._offered):
-            if namespace_matches(prefix, namespace):
+            if namespace_matches(prefix, namespace) and namespace[:1] != (CIRCLE,):
                 self._tell_one(request, watcher, namespace)
 
     def unwatch(self, request: RequestState) -> None:
@@ -113,6 +149,8 @@ class Sources:
         self._watchers.pop(request, None)
 
     def _tell(self, namespace: TrackNamespace) -> None:
+        if namespace[:1] == (CIRCLE,):
+            return
         for request, watcher in tuple(self._watchers.items()):
             if namespace_matches(watcher.prefix, namespace):
                 self._tell_one(request, watcher, namespace)

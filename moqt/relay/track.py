@@ -94,6 +94,14 @@ class RelayTrack:
         """Whether all there is to say of the track is known without its publisher."""
         return self.cached.end is not None and self.cached.properties is not None
 
+    def waits_for(self, driver: Driver) -> bool:
+        """Whether what is here, or to come, is from one session only, which therefore cannot have it from here."""
+        if self.is_finished:
+            return False
+        others = any(u.established for d, u in self.upstreams.items() if d is not driver)
+        is_asked = any(fetch.asked is driver for fetch in self.holes.fetches)
+        return is_asked or (driver in self.upstreams and not others)
+
     async def ensure_live(self, asker: Driver | None) -> None:
         """Subscribes to the track's sources unless that is done; to be called while the track is held.
 
@@ -138,6 +146,8 @@ class RelayTrack:
     async def _join(self, source: Source) -> MoqtError | None:
         if source.driver in self.upstreams or source.driver in self._failed:
             return None
+        if self._hub.sources.asks_here(source, self.name):
+            return None
         upstream = self.upstreams[source.driver] = Upstream(self, source)
         try:
             await upstream.open()
@@ -150,6 +160,11 @@ class RelayTrack:
         self._established(upstream)
         self._hub.demand_changed()
         return None
+
+    def left(self, upstream: Upstream) -> None:
+        """What a source PUBLISHed is not taken any more."""
+        self._remove(upstream)
+        self.settle()
 
     def _remove(self, upstream: Upstream) -> None:
         if self.upstreams.get(upstream.source.driver) is upstream:
@@ -192,6 +207,9 @@ class RelayTrack:
         self.ended |= error is None
         if error is not None:
             self._failed.add(upstream.source.driver)
+        for subscriber in tuple(self.subscribers):
+            if self.live and self.waits_for(subscriber.driver):
+                subscriber.finish(*_done(error))
         if not self.live:
             self._live_start = None
             if self.ended:
@@ -278,7 +296,7 @@ class RelayTrack:
         live = [upstream.source for upstream in self.upstreams.values() if upstream.established]
         steps = self._hub.sources.steps(self.name, asker)
         for source in (*live, *(source for step in steps for source in step)):
-            if source.driver not in asked:
+            if source.driver not in asked and not self._hub.sources.asks_here(source, self.name):
                 asked.add(source.driver)
                 yield source
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from moqt.config import RelayConfig
+from moqt.connection import Driver
 from moqt.errors import (
     DeadlineExceeded,
     MalformedTrack,
@@ -15,6 +16,7 @@ from moqt.errors import (
     RequestErrorCode,
     RequestRejected,
     StreamErrorCode,
+    StreamReset,
 )
 from moqt.model import MAX_VI64, FullTrackName, GroupOrder, Location
 from moqt.protocol.requests import RequestState
@@ -22,11 +24,14 @@ from moqt.protocol.streams import IncomingStream, StreamSink
 from moqt.relay.incoming import FetchSink, IncomingTrack, LiveSink
 from moqt.relay.locations import after
 from moqt.relay.sources import Source
+from moqt.session import Session
 from moqt.subscriber import Fetch, Subscription
 from moqt.wire.data import SubgroupHeader
 from moqt.wire.filters import LocationFilter
 from moqt.wire.messages import Message, Publish, SubscribeOk
 from moqt.wire.parameters import Parameters
+
+_NOT_THERE = frozenset({RequestErrorCode.INVALID_RANGE, RequestErrorCode.DOES_NOT_EXIST})
 
 
 class UpstreamTrack(IncomingTrack, Protocol):
@@ -156,11 +161,15 @@ class UpstreamFetch:
         self.error: MoqtError | None = None
         self.paused = False
         """It was ended from this side: what is missing can be asked for again."""
+        self.asked: Driver | None = None
+        """The session that is asked at this moment."""
         self._track = track
         self._config = config
         self._fetch: Fetch | None = None
         self._progress = 0
         self._grown = 0
+        self._promised: Location | None = None
+        """Where it ends when it is made of many."""
 
     @property
     def has_more(self) -> bool:
@@ -211,8 +220,9 @@ class UpstreamFetch:
                 if self.paused or self.position is None:
                     break
                 self.error = None
+                self.asked = source.driver
                 try:
-                    await self._ask(source)
+                    await self._ask_source(source)
                     break
                 except MoqtError as error:
                     self.error = error if self.error is None else self.error
@@ -222,18 +232,70 @@ class UpstreamFetch:
                         RequestErrorCode.DOES_NOT_EXIST, "nobody is known who has it"
                     )
         finally:
+            self.asked = None
             if not self.known.done():
                 self.known.set_result(None)
             self._track.fetch_ended(self)
 
-    async def _ask(self, source: Source) -> None:
+    @property
+    def _spans_groups(self) -> bool:
+        position, last = self.position, self.last
+        return position is not None and (last is None or last.group > position.group)
+
+    async def _ask_source(self, source: Source) -> None:
+        """All at once, or Group by Group where a relay refuses more or resets the stream before it brought anything."""
+        begun, many = self.position, self._spans_groups
+        if not (many and source.single_groups):
+            try:
+                await self._ask(source, self.last)
+                return
+            except RequestRejected as rejected:
+                if not many or rejected.code is not RequestErrorCode.NOT_SUPPORTED:
+                    raise
+            except StreamReset:
+                if not many or self.position != begun or self.error is not None:
+                    raise
+        await self._ask_groups(source)
+        source.single_groups = True
+
+    async def _ask_groups(self, source: Source) -> None:
+        """What it has not got of single Groups is passed over."""
+        self._promised = last = await self._last_of_groups(source)
+        while self.position is not None and self.position <= last and not self.paused:
+            end = min(last, Location(self.position.group, MAX_VI64))
+            try:
+                await self._ask(source, end)
+            except RequestRejected as rejected:
+                if rejected.code not in _NOT_THERE:
+                    raise
+            if self.paused or self.position is None or self.position > end:
+                continue
+            self.missing(self.position, end)
+            self.position = after(end)
+
+    async def _last_of_groups(self, source: Source) -> Location:
+        """Where to end. What the track's largest is also tells of which Groups nothing more will come."""
+        cached, last = self._track.cached, self.last
+        if last is None or cached.largest is None or cached.largest.group <= last.group:
+            try:
+                largest, _ = await Session(source.driver).track_status(*self._track.name)
+                cached.note_largest(largest)
+            except RequestRejected:
+                if last is None and cached.largest is None:
+                    raise
+        ends = [end for end in (last, cached.largest) if end is not None]
+        if not ends:
+            raise RequestRejected(RequestErrorCode.INVALID_RANGE, "nothing is published")
+        return min(ends)
+
+    async def _ask(self, source: Source, last: Location | None) -> None:
         assert self.position is not None
         self._fetch = fetch = Fetch(source.driver, self._track.name, self)
         try:
             await fetch.start(
                 Parameters(
                     authorization_tokens=source.tokens,
-                    location_filter=_filter(self.position, self.last),
+                    location_filter=_filter(self.position, last),
                     group_order=GroupOrder.ASCENDING,
                 )
             )
@@ -247,10 +309,10 @@ class UpstreamFetch:
         if error is not None:
             raise error
         if not self.paused:
-            self._settle(fetch)
+            self._settle(fetch, last)
 
     def _accepted(self, fetch: Fetch) -> None:
-        self.end = fetch.end
+        self.end = self._promised or fetch.end
         self._track.cached.set_properties(fetch.properties)
         if fetch.end.object != MAX_VI64:
             self._track.cached.note_largest(fetch.end)
@@ -272,23 +334,22 @@ class UpstreamFetch:
                 return
         raise DeadlineExceeded("the upstream fetch stands still")
 
-    def _settle(self, fetch: Fetch) -> None:
+    def _settle(self, fetch: Fetch, last: Location | None) -> None:
         """FIN: what did not come up to the end does not exist."""
         track, position = self._track, self.position
-        end = fetch.end if self.last is None else min(self.last, fetch.end)
-        if self._is_whole_group(fetch.end):
-            assert self.last is not None
-            end = self.last
+        end = fetch.end if last is None else min(last, fetch.end)
+        if last is not None and self._is_whole_group(fetch.end, last):
+            end = last
         if position is not None and position <= end:
             track.cache.mark_absent(track.cached, position, end)
             self.position = after(end)
-        if self.last is None:
+        if self.last is None and last is None:
             self.last = fetch.end
 
-    def _is_whole_group(self, end: Location) -> bool:
+    def _is_whole_group(self, end: Location, last: Location) -> bool:
         """Whether `end` names the last Object of a Group whose end was asked for, and not the track's largest."""
-        last, largest = self.last, self._track.cached.largest
-        if last is None or largest is None or last.object != MAX_VI64:
+        largest = self._track.cached.largest
+        if largest is None or last.object != MAX_VI64:
             return False
         return end.group == last.group < largest.group
 

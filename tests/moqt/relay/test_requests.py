@@ -98,20 +98,6 @@ async def test_what_nobody_publishes_does_not_exist() -> None:
             assert not relay.tracks
 
 
-async def test_two_relays_that_are_upstream_of_each_other_come_to_an_end() -> None:
-    """Nothing in the protocol shows the circle; the request's time-out does."""
-    short = Config(session=SessionConfig(request_timeout=0.1))
-    async with net() as world:
-        a = await world.relay(config=short)
-        b = await world.relay(a, config=short)
-        link = a.add_upstream(b.servers[0].url)
-        await asyncio.wait_for(link.connected.wait(), 5)
-        session = await world.session(a)
-        with pytest.raises(RequestRejected) as refused:
-            await session.subscribe(*NAME, timeout=5)
-        assert refused.value.code is RequestErrorCode.TIMEOUT
-
-
 async def test_rendezvous_waits_for_a_publisher() -> None:
     async with net() as world:
         relay = await world.relay(limits=RelayConfig(max_rendezvous=0.02))
