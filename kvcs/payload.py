@@ -189,12 +189,17 @@ class Expectation:
         Flags and Reserved may have any value.
         """
         if len(head) == HEADER_SIZE and payload_length == HEADER_SIZE + self.data_length:
-            magic, version, component, _, *rest, codec, _, length, digest = _LAYOUT.unpack(head)
-            start = (self.first_block + object_id) * self.block_tokens
+            magic, version, component, _, layer, block, start, count, codec, _, length, digest = (
+                _LAYOUT.unpack(head)
+            )
             if (
-                (magic, version, component, codec, length)
-                == (MAGIC, VERSION, self.component, self.codec, self.data_length)
-            ) and rest == [group, object_id, start, self.block_tokens]:
+                (magic, version) == (MAGIC, VERSION)
+                and (component, codec) == (self.component, self.codec)
+                and (layer, block) == (group, object_id)
+                and (start, count)
+                == ((self.first_block + object_id) * self.block_tokens, self.block_tokens)
+                and length == self.data_length
+            ):
                 return bytes(digest)
         header = PayloadHeader.decode(head)  # says what is wrong
         self.check(header, group, object_id, payload_length)
