@@ -239,15 +239,32 @@ class Discovery:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+REFUSALS = frozenset(
+    {
+        RequestErrorCode.UNAUTHORIZED,
+        RequestErrorCode.MALFORMED_AUTH_TOKEN,
+        RequestErrorCode.EXPIRED_AUTH_TOKEN,
+    }
+)
+"""Codes that say that access is not allowed, with this token or without one."""
+_SESSION_REFUSALS = frozenset(
+    {
+        SessionErrorCode.UNAUTHORIZED,
+        SessionErrorCode.MALFORMED_AUTH_TOKEN,
+        SessionErrorCode.EXPIRED_AUTH_TOKEN,
+    }
+)
+
+
 def is_refusal(error: KvcsError | MoqtError) -> bool:
     """Whether the peer says that access is not allowed."""
     match error:
-        case RequestRejected(code=RequestErrorCode.UNAUTHORIZED):
-            return True
+        case RequestRejected(code=code):
+            return code in REFUSALS
         case TrackAborted(code=PublishDoneCode.UNAUTHORIZED):
             return True
-        case SessionClosed(code=SessionErrorCode.UNAUTHORIZED):
-            return True
+        case SessionClosed(code=code):
+            return code in _SESSION_REFUSALS
     return False
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from kvcs.assembly import Gap, TrackAssembly
+from kvcs.discovery import is_refusal
 from kvcs.errors import PublicationStopped
 from kvcs.layer_fetch import LayerFetch
 from kvcs.manifest_watch import STOPPED, STOPPED_WHY
@@ -15,7 +16,6 @@ from kvcs.sealing import TrackOpener
 from moqt import Location, LocationFilter, RangeFilter, Session, Subscription, TrackNamespace
 from moqt.errors import (
     DeadlineExceeded,
-    RequestErrorCode,
     RequestRejected,
     SessionClosed,
     TrackAborted,
@@ -300,7 +300,7 @@ class TrackRetrieval:
             except DeadlineExceeded:
                 return gained
             except RequestRejected as rejected:
-                if rejected.code is RequestErrorCode.UNAUTHORIZED:
+                if is_refusal(rejected):
                     raise
                 if not rejected.retry_interval:
                     return gained

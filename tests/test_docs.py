@@ -55,6 +55,9 @@ def fault(words: list[str], cli: click.Group, targets: set[str]) -> str | None:
 def misuse(cli: click.Group, words: list[str]) -> str | None:
     """What click has against a command line. It is parsed, not run, and its files need not exist."""
     command = cli.get_command(click.Context(cli), words[0]) if words else None
+    while isinstance(command, click.Group):
+        words = words[1:]
+        command = command.get_command(click.Context(command), words[0]) if words else None
     if command is None:
         return f"no subcommand {' '.join(words)}"
     try:

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from kvcs.access.keys import load_sealing_key
-from kvcs.access.tokenfile import load_token
+from kvcs.access.tokenfile import load_token, write_token
 from kvcs.cli.main import main
 from kvcs.keyfiles import read
 from tests.support.cli import Files, Out, Outcome, Program, kvcs, program
+from tests.support.tokens import make
 
 
 @dataclass
@@ -52,6 +53,12 @@ class Desk:
         self.secrets += [path.read_text("ascii").strip(), octets.hex(), octets[-32:].hex()]
         self.secrets.append(repr(octets[-32:])[2:-1])
         return str(path)
+
+    def expired(self, name: str, key: str) -> str:
+        """A token that was good once."""
+        allow, scope = ("subscribe", "fetch"), self.files.identity.scope_id
+        write_token(self.path(name), make(load_sealing_key(Path(key)), allow, scope, expires=1e9))
+        return str(self.path(name))
 
     def note(self, outcome: Outcome) -> Outcome:
         """What a command said, of which nothing may be secret."""
@@ -124,7 +131,9 @@ async def test_tokens_open_a_chain_of_relays(
             monkeypatch.setenv("KVCS_AUTH_TOKEN", Path(mine).read_text("ascii"))
             assert (await fetched(desk, capsys, url_b)).status == 0
             monkeypatch.delenv("KVCS_AUTH_TOKEN")
-            for args in ([], ["--auth-token", theirs], ["--auth-token", producing]):
+            late = desk.expired("late.token", second)
+            for token in (None, theirs, producing, late):
+                args = [] if token is None else ["--auth-token", token]
                 refused = await fetched(desk, capsys, url_b, *args)
                 assert refused.status == 5, refused.err
                 assert refused.json["status"] == "unauthorised"
