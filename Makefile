@@ -48,7 +48,7 @@ test-backends: $(BACKENDS)/test.stamp ## the same contract on each optional QUIC
 interop: $(VENV)/test.stamp ## beside MOQT implementations that others wrote; needs Python 3.12 or newer
 	@$(FIND_NEWER); \
 	if [ -z "$$p" ]; then echo "No Python 3.12 or newer with venv and pip was found: interoperation was not tested."; \
-	else $(MAKE) --no-print-directory $(INTEROP)/peers.stamp && \
+	else $(MAKE) --no-print-directory --silent $(INTEROP)/peers.stamp && \
 		$(VENV)/bin/python -m pytest tests/interop --rounds $(INTEROP_ROUNDS) $(addprefix --page ,$(INTEROP_PAGE)) $(PYTEST_ARGS); fi
 
 lint: $(VENV)/lint.stamp ## format, style, types, spelling

@@ -13,16 +13,18 @@ from kvcs.retrieval import Options
 from moqt import ClientTls, connect
 from moqt.errors import RequestRejected
 from tests.interop.commands import Files, scene, whole
-from tests.interop.harness import PATIENCE, aiomoqt_relay
+from tests.interop.harness import PATIENCE, aiomoqt_relay, kvcs_relay
 from tests.support.world import Cache, Target, Wire, small
 
 PEER = "aiomoqt 0.13.3 relay"
+SLOWLY = ("--live-rate", "0.2")
+"""The first layer at once, the last after a minute: whatever happens, it happens in the middle."""
 
 
 async def test_live(relay: str, ca: str, tmp_path: Path) -> None:
     """Live from the start: the consumer is there first, and follows the production of a real cache."""
     async with scene(Files.real(tmp_path), relay, ca) as s:
-        output, consumer = await s.consumer("--wait", "10")
+        output, consumer = await s.consumer("--wait", "20")
         await consumer.until("connected")
         await s.publisher("--live-rate", "20")
         report = await whole(consumer)
@@ -114,9 +116,9 @@ async def test_duplicates(relay: str, ca: str, monkeypatch: pytest.MonkeyPatch) 
 async def test_withdrawn(relay: str, ca: str, tmp_path: Path) -> None:
     """Publisher withdrawn in the middle: an exact report and status 4; then not found and status 3."""
     async with scene(Files.made(tmp_path), relay, ca) as s:
-        publisher = await s.publisher("--live-rate", "5")
+        publisher = await s.publisher(*SLOWLY)
         _, consumer = await s.consumer()
-        await consumer.until("layer   3 usable")
+        await consumer.until("layer   0 usable")
         publisher.process.terminate()
         await publisher.outcome()
         outcome = await consumer.outcome()
@@ -130,9 +132,9 @@ async def test_killed(certificates: Path, ca: str, tmp_path: Path) -> None:
     """Publisher killed in the middle: an exact report by the deadline."""
     with aiomoqt_relay(certificates) as relay:
         async with scene(Files.made(tmp_path), relay, ca) as s:
-            publisher = await s.publisher("--live-rate", "5")
-            _, consumer = await s.consumer("--deadline", "4")
-            await consumer.until("layer   3 usable")
+            publisher = await s.publisher(*SLOWLY)
+            _, consumer = await s.consumer("--deadline", "6")
+            await consumer.until("layer   0 usable")
             publisher.process.kill()
             outcome = await consumer.outcome()
             assert "deadline" in outcome.complaint(4)
@@ -144,9 +146,9 @@ async def test_relay_killed(certificates: Path, ca: str, tmp_path: Path) -> None
     async with scene(Files.made(tmp_path), "", ca) as s:
         with aiomoqt_relay(certificates) as relay:
             s.url = relay
-            await s.publisher("--live-rate", "4")
+            await s.publisher(*SLOWLY)
             _, consumer = await s.consumer("--deadline", "6")
-            await consumer.until("layer   3 usable")
+            await consumer.until("layer   0 usable")
         assert "incomplete" in (await consumer.outcome()).complaint(4)
 
 
@@ -154,13 +156,25 @@ async def test_next_relay(certificates: Path, relay: str, ca: str, tmp_path: Pat
     """Relay killed in the middle, a second URL given: the consumer gets all of it there."""
     async with scene(Files.made(tmp_path), relay, ca) as s:
         with aiomoqt_relay(certificates) as first:
-            await s.publisher("--live-rate", "2", "--relay", first)
-            output, words = s.files.subscribe(first, ca, relay)
+            output, words = s.files.subscribe(first, ca, relay, "--wait", "20")
             consumer = await s.start(words)
+            await consumer.until("connected")
+            await s.publisher("--live-rate", "2", "--relay", first)
             await consumer.until("layer   3 usable")
         report = await whole(consumer)
         assert report["source"] == relay
         assert s.files.compared(output).identical
+
+
+async def test_chained(certificates: Path, relay: str, ca: str, tmp_path: Path) -> None:
+    """`kvcs relay` with this one as its upstream: two consumers at ours, one after the other, get all of it."""
+    async with scene(Files.made(tmp_path), relay, ca) as s:
+        with kvcs_relay(certificates, "--upstream", relay) as ours:
+            publisher = await s.publisher("--live-rate", "6")
+            await publisher.until("layer   5 published")
+            s.url = ours
+            for _ in range(2):
+                assert (await s.received("--wait", "20")).identical
 
 
 async def test_namespace_gone(relay: str, ca: str) -> None:

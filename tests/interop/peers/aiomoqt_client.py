@@ -14,7 +14,7 @@ from aiomoqt.utils.url import parse_relay_url
 
 from tests.interop.peers.lines import fields, serve
 
-PATIENCE = 8.0
+PATIENCE = 20.0
 DRAFT = 22
 
 

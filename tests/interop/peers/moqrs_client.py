@@ -11,7 +11,7 @@ import moq
 
 from tests.interop.peers.lines import serve
 
-PATIENCE = 8.0
+PATIENCE = 20.0
 
 
 class Client:

@@ -11,7 +11,7 @@ import moq
 
 from tests.interop.peers.lines import serve
 
-PATIENCE = 8.0
+PATIENCE = 20.0
 CACHE_AGE = 60_000_000
 """Microseconds for which it keeps groups that newer ones have followed."""
 
