@@ -5,7 +5,6 @@ Everything else, on both sides, sees payloads only, protected or not.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -201,44 +200,61 @@ class OpeningSink(StreamSink):
         self._inner = inner
         self._opener = opener
         self._gate = gate
+        self._came = gate.came
         self._default_priority = default_priority
         self._header: ObjectHeader | None = None
         self._sealed: memoryview | None = None
+        """The Object, where it came in one slice or is coming in several; None where it is not to be opened."""
+        self._buffer = memoryview(b"")
         self._filled = 0
 
     def object_begin(self, header: ObjectHeader) -> None:
-        self._header = None
+        self._header = self._sealed = None
         self._filled = 0
-        admitted = header.status is ObjectStatus.NORMAL and self._gate.admits(
-            header, OVERHEAD + MAX_LIST
-        )
-        if not admitted:
+        if header.status is ObjectStatus.NORMAL and self._gate.admits(header, OVERHEAD + MAX_LIST):
+            self._header = header
+        else:
             self._inner.object_begin(header)
-            return
-        self._header = header
-        if self._sealed is None or len(self._sealed) != header.payload_length:
-            # Not cleared, so what a peer announces costs nothing before it comes.
-            self._sealed = np.empty(header.payload_length, np.uint8).data
 
     def payload(self, chunk: memoryview) -> None:
-        self._gate.came(len(chunk))
-        if self._header is not None and self._sealed is not None:
-            end = self._filled + len(chunk)
-            self._sealed[self._filled : end] = chunk
-            self._filled = end
+        size = len(chunk)
+        self._came(size)
+        sealed = self._sealed
+        if sealed is None:
+            if self._header is None:
+                return
+            length = self._header.payload_length
+            if size == length:  # whole, and `object_end` is the next call
+                self._sealed = chunk
+                return
+            if len(self._buffer) != length:
+                # Not cleared, so what a peer announces costs nothing before it comes.
+                self._buffer = np.empty(length, np.uint8).data
+            sealed = self._sealed = self._buffer
+        end = self._filled + size
+        sealed[self._filled : end] = chunk
+        self._filled = end
 
     def object_end(self) -> None:
         header, sealed = self._header, self._sealed
-        self._header = None
-        if header is None or sealed is None:
+        self._header = self._sealed = None
+        if header is None:
             return
         priority = self._default_priority if header.priority is None else header.priority
         try:
-            payload = self._opener.open(header, priority, sealed)
+            payload = self._opener.open(header, priority, b"" if sealed is None else sealed)
         except Discard as discard:
             self._gate.refused(discard)
             return
-        self._inner.object_begin(replace(header, payload_length=len(payload)))
+        inner = ObjectHeader(
+            header.location,
+            len(payload),
+            header.subgroup,
+            priority,
+            header.status,
+            header.properties,
+        )
+        self._inner.object_begin(inner)
         if payload:
             self._inner.payload(payload)
         self._inner.object_end()

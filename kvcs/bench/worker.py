@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kvcs import loops
 from kvcs.bench.memory import Watch
 from kvcs.bench.plan import KV_HEADS, LAYERS, SCOPE_KEY, Plan
+from kvcs.bench.trust import protection, requirements
 from kvcs.consumer import Consumer
 from kvcs.formats.safetensors import KvFile, KvFileSink, KvFileSource
 from kvcs.kvsp.identity import Identity
@@ -70,14 +72,14 @@ async def publish(plan: Plan) -> None:
     identity = identity_of(plan)
     with KvFile(plan.file) as file:
         async with Publisher(config=plan.config, backend=quic_backend(plan.backend)) as publisher:
-            publication = publisher.publish(identity)
+            publication = publisher.publish(identity, **protection(plan))
             await produce(publication, KvFileSource(file, identity.descriptor))
             server = await publisher.listen("127.0.0.1", 0, tls=server_tls(plan))
-            watch = Watch()
+            watch, used = Watch(), time.process_time()
             say(url=server.url)
             watch.start()
             await until_told()
-            say(anonymous=watch.stop())
+            say(anonymous=watch.stop(), cpu=time.process_time() - used)
 
 
 async def subscribe(plan: Plan, url: str) -> None:
@@ -88,16 +90,18 @@ async def subscribe(plan: Plan, url: str) -> None:
     async with await Consumer.connect(
         url, tls=tls, config=plan.config, backend=quic_backend(plan.backend)
     ) as consumer:
-        watch = Watch()
+        watch, used = Watch(), time.process_time()
         watch.start()
         with KvFileSink(target, identity.descriptor, len(identity.block_keys)) as sink:
-            retrieval = consumer.retrieve(identity, sink)
+            retrieval = consumer.retrieve(identity, sink, requirements(plan))
             async for _ in retrieval:
                 pass
             report = await retrieval.finish()
+            used = time.process_time() - used
             memory = watch.stop()
             sink.finish(report.blocks)
     say(
+        cpu=used,
         seconds=report.seconds,
         first_layer_seconds=report.first_layer_seconds,
         octets=report.octets,

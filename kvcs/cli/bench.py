@@ -9,6 +9,7 @@ import click
 
 from kvcs.bench.plan import Plan, scratch
 from kvcs.bench.runner import Result, run
+from kvcs.bench.trust import ENCRYPT, SIGN
 from kvcs.cli import transport
 
 
@@ -60,6 +61,8 @@ from kvcs.cli import transport
     show_default=True,
     help="Build and open many packets at once; without it each one is the library's.",
 )
+@click.option("--encrypt", is_flag=True, help="KVCS encrypts every Object.")
+@click.option("--sign", is_flag=True, help="KVCS signs and requires signatures.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
     *,
@@ -69,6 +72,8 @@ def command(
     mtu: int,
     rounds: int,
     bulk: bool,
+    encrypt: bool,
+    sign: bool,
     as_json: bool,
 ) -> None:
     """Measure throughput and memory on this machine.
@@ -85,6 +90,7 @@ def command(
             size_mib=size,
             object_kib=object_kib,
             settings={"bulk": bulk},
+            options={ENCRYPT: encrypt, SIGN: sign},
         )
         result = run(plan, rounds, _show)
     if as_json:

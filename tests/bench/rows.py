@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from kvcs.bench.trust import ENCRYPT, SIGN
 from tests.bench.cases import Case, Group, Row, Through, bound, ratio
 from tests.bench.processes import Numbers
 
@@ -320,10 +321,43 @@ BESIDE = Group(
     ),
 )
 
+
+def busy(numbers: Numbers) -> float:
+    """CPU seconds of the end that used more: what bounds the throughput where each has a core."""
+    return max(float(numbers["cpu"]), float(numbers["server_cpu"]))
+
+
+def _trust_group(name: str, mtu: int) -> Group:
+    """The same cache open, encrypted, and encrypted and signed."""
+    sealed = {ENCRYPT: True}
+    return Group(
+        f"Encryption and signatures, {name}",
+        {
+            "open": full(mtu),
+            "sealed": full(mtu, options=sealed),
+            "trusted": full(mtu, options=sealed | {SIGN: True}),
+        },
+        (
+            ratio(f"encrypted / open, {name}", "sealed", "open"),
+            ratio(f"encrypted and signed / open, {name}", "trusted", "open", 0.7),
+            Row(
+                f"CPU time, open / encrypted and signed, {name}",
+                lambda r: busy(r["open"]) / busy(r["trusted"]),
+                ("open", "trusted"),
+                0.7,
+            ),
+        ),
+    )
+
+
+TRUST = (_trust_group("1452", 1452), _trust_group("loopback MTU", 16000))
+
 GROUPS = {
     "transport": TRANSPORT,
     "kvcs-1452": KVCS[0],
     "kvcs-16000": KVCS[1],
+    "trust-1452": TRUST[0],
+    "trust-16000": TRUST[1],
     "loops": LOOPS,
     "backends": BACKENDS,
     "first": FIRST,
