@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         DigestConflict,
         DuplicatePayload,
         Incomplete,
+        KeyExhausted,
         KvcsError,
         ManifestError,
+        ProtectionError,
         PublicationNotFound,
         PublicationStopped,
         SignatureError,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from kvcs.formats.numpy import ArraySink, ArraySource
     from kvcs.formats.safetensors import KvFile, KvFileSink, KvFileSource
     from kvcs.formats.tokens import load_descriptor, load_tokens
+    from kvcs.key_ring import KeyRing, RingKey
     from kvcs.keyfiles import load_private_key, load_public_keys
     from kvcs.kvsp.descriptor import Descriptor
     from kvcs.kvsp.identity import Identity
@@ -58,8 +61,10 @@ _ERRORS = (
     "DigestConflict",
     "DuplicatePayload",
     "Incomplete",
+    "KeyExhausted",
     "KvcsError",
     "ManifestError",
+    "ProtectionError",
     "PublicationNotFound",
     "PublicationStopped",
     "SignatureError",
@@ -74,6 +79,7 @@ _NAMES = {
     "formats.numpy": ("ArraySink", "ArraySource"),
     "formats.safetensors": ("KvFile", "KvFileSink", "KvFileSource"),
     "formats.tokens": ("load_descriptor", "load_tokens"),
+    "key_ring": ("KeyRing", "RingKey"),
     "keyfiles": ("load_private_key", "load_public_keys"),
     "kvsp.descriptor": ("Descriptor",),
     "kvsp.identity": ("Identity",),
@@ -101,6 +107,8 @@ __all__ = [
     "DuplicatePayload",
     "Identity",
     "Incomplete",
+    "KeyExhausted",
+    "KeyRing",
     "KvFile",
     "KvFileSink",
     "KvFileSource",
@@ -108,6 +116,7 @@ __all__ = [
     "ManifestError",
     "Options",
     "Prefill",
+    "ProtectionError",
     "Publication",
     "PublicationName",
     "PublicationNotFound",
@@ -115,6 +124,7 @@ __all__ = [
     "Publisher",
     "Report",
     "Retrieval",
+    "RingKey",
     "ScopeKey",
     "Segment",
     "SignatureError",

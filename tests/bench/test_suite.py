@@ -38,6 +38,8 @@ def numbers(**more: Any) -> dict[str, Any]:
         "seconds": 2.0,
         "first_layer_seconds": 0.5,
         "anonymous": 32 << 20,
+        "cpu": 1.0,
+        "server_cpu": 0.5,
         "server_anonymous": 48 << 20,
         "ahead": 4 << 20,
         "late": 0.05,
