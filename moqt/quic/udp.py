@@ -24,6 +24,8 @@ Datagrams: TypeAlias = list[tuple[bytes | memoryview, Address]]
 
 BATCH = 64
 """Datagrams read in one wake-up, and what came joined to the last; other connections wait meanwhile."""
+BATCH_OCTETS = 1 << 20
+"""The same in octets, and what came joined to the last: joined by the kernel, 64 reads would be 4 MiB."""
 SOCKET_BUFFER = 4 << 20
 MAX_DATAGRAM = 65535
 MAX_SEGMENTS = 64
@@ -217,30 +219,32 @@ class UdpSocket:
 
     def _readable(self) -> None:
         batch: Datagrams = []
+        octets = 0
         read = self._read_joined if self._joins else self._read_one
         for _ in range(BATCH):
             try:
-                read(batch)
+                octets += read(batch)
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
                 self._failed(error)
                 if self._closed:
                     return
-            if len(batch) >= BATCH:
+            if len(batch) >= BATCH or octets >= BATCH_OCTETS:
                 break
         if batch:
             self._received(batch)
 
-    def _read_one(self, batch: Datagrams) -> None:
+    def _read_one(self, batch: Datagrams) -> int:
         view = memoryview(self._buffer)
         if self._peer is None:
             size, address = self._sock.recvfrom_into(view)
         else:
             size, address = self._sock.recv_into(view), self._peer
         batch.append((bytes(view[:size]), address))
+        return size
 
-    def _read_joined(self, batch: Datagrams) -> None:
+    def _read_joined(self, batch: Datagrams) -> int:
         data, ancillary, _, address = self._sock.recvmsg(MAX_DATAGRAM, _ANCILLARY)
         if self._peer is not None:
             address = self._peer
@@ -250,9 +254,10 @@ class UdpSocket:
                 (size,) = _JOINED_SIZE.unpack_from(value)
         if not 0 < size < len(data):
             batch.append((data, address))
-            return
-        view = memoryview(data)
-        batch += [(view[at : at + size], address) for at in range(0, len(data), size)]
+        else:
+            view = memoryview(data)
+            batch += [(view[at : at + size], address) for at in range(0, len(data), size)]
+        return len(data)
 
 
 def _join_received(sock: socket.socket) -> bool:

@@ -68,6 +68,23 @@ async def test_what_has_arrived_comes_in_batches(sender: socket.socket) -> None:
     sock.close()
 
 
+async def test_a_batch_is_bounded_in_octets_too(
+    sender: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 of the largest datagrams, or of what the kernel joins, would hold the loop up for 4 MiB."""
+    assert udp.BATCH_OCTETS + udp.MAX_DATAGRAM <= 1.1 * (1 << 20)
+    monkeypatch.setattr(udp, "BATCH_OCTETS", 50_000)
+    owner = Owner()
+    sock = opened(owner)
+    for number in range(5):
+        sender.sendto(bytes([number]) * 20_000, sock.address)
+    while sum(map(len, owner.batches)) < 5:
+        await owner.change()
+    assert [len(batch) for batch in owner.batches] == [3, 2]
+    assert [data[0] for batch in owner.batches for data, _ in batch] == list(range(5))
+    sock.close()
+
+
 async def test_a_connected_socket_hears_its_peer_only(sender: socket.socket) -> None:
     owner = Owner()
     sock = opened(owner, sender.getsockname())
