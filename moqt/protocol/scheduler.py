@@ -70,6 +70,7 @@ class Port(Protocol):
     def reset(self, stream_id: int, code: int) -> None: ...
     def unsent(self) -> int: ...
     def data_credit(self) -> int: ...
+    def stream_credit(self, stream_id: int) -> int: ...
 
 
 class Flow:
@@ -125,6 +126,9 @@ class Scheduler:
         self._quantum = quantum
         self._active: set[Flow] = set()
         self._parked: list[OutgoingStream] = []
+        """Streams that wait for the peer to let them be opened."""
+        self._held_up: list[OutgoingStream] = []
+        """Open ones of which the peer takes no more at present: others go on meanwhile."""
         self._by_id: dict[int, OutgoingStream] = {}
         self.alive = 0
         """Streams that were woken and are not sent to their end, open or not."""
@@ -139,7 +143,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be pulled."""
-        return not self._active and not self._parked
+        return not (self._active or self._parked or self._held_up)
 
     def adapt(self, path: int | None) -> None:
         """Follows what the path holds, in octets, unless it is unknown or the watermark is fixed."""
@@ -177,7 +181,7 @@ class Scheduler:
             return
         self._unqueue(stream)
         if stream.parked:
-            self._parked.remove(stream)
+            (self._held_up if stream in self._held_up else self._parked).remove(stream)
         if stream.stream_id is not None:
             port.reset(stream.stream_id, code)
         self._close(stream)
@@ -199,11 +203,7 @@ class Scheduler:
 
     def pump(self, port: Port) -> None:
         """Hands over until the transport holds a watermark, or nothing is left, or credit is."""
-        if self._parked and port.open_stream(bidirectional=False) is not None:
-            parked, self._parked = self._parked, []
-            for stream in parked:
-                stream.parked = False
-                self.wake(stream)
+        self._unpark(port)
         while (
             self._active and (room := min(self.watermark - port.unsent(), port.data_credit())) > 0
         ):
@@ -212,34 +212,59 @@ class Scheduler:
             stream.queued = False
             if not flow.heap:
                 self._active.discard(flow)
-            if stream.stream_id is None and port.open_stream(bidirectional=False) is None:
-                stream.parked = True
-                self._parked.append(stream)
+            stream_id = stream.stream_id
+            if stream_id is None and (stream_id := port.open_stream(bidirectional=False)) is None:
+                self._park(stream, self._parked)
                 continue
             supply = Supply.MORE if stream.pieces else stream.refill()
             if supply is Supply.MORE and stream.priority > queued:
                 self.wake(stream)  # what it has is less urgent than was thought
                 continue
-            if self._serve(port, stream, supply, min(room, self._quantum)):
+            credit = port.stream_credit(stream_id)
+            if supply is Supply.MORE and credit <= 0:
+                self._park(stream, self._held_up)
+                continue
+            if self._serve(port, stream, supply, min(room, self._quantum), credit):
                 self.wake(stream)
             flow.turn = next(self._turns)
 
-    def _serve(self, port: Port, stream: OutgoingStream, supply: Supply, budget: int) -> bool:
-        """Feeds up to `budget` octets; whether the stream has more to be pulled now.
+    def _park(self, stream: OutgoingStream, where: list[OutgoingStream]) -> None:
+        stream.parked = True
+        where.append(stream)
+
+    def _unpark(self, port: Port) -> None:
+        """Wakes those for which there is credit now."""
+        ready = []
+        if self._parked and port.open_stream(bidirectional=False) is not None:
+            ready, self._parked = self._parked, []
+        for stream in tuple(self._held_up):
+            stream_id = stream.stream_id
+            if stream_id is None or port.stream_credit(stream_id) > 0:
+                self._held_up.remove(stream)
+                ready.append(stream)
+        for stream in ready:
+            stream.parked = False
+            self.wake(stream)
+
+    def _serve(
+        self, port: Port, stream: OutgoingStream, supply: Supply, budget: int, credit: int
+    ) -> bool:
+        """Feeds about `budget` octets, no more than `credit`; whether the stream has more to be pulled now.
 
         A stream is opened with its first octets and not before: until then its ID is free for others.
         """
         served = stream.priority
         pieces = stream.pieces
-        while supply is Supply.MORE and budget > 0 and stream.priority <= served:
+        while supply is Supply.MORE and min(budget, credit) > 0 and stream.priority <= served:
             piece = pieces[0]
-            if len(piece) > budget + _SLIVER:
-                room = max(budget, _SLIVER)
+            if len(piece) > min(budget + _SLIVER, credit):
+                room = min(max(budget, _SLIVER), credit)
                 pieces[0] = memoryview(piece)[room:]
                 piece = memoryview(piece)[:room]
             else:
                 pieces.popleft()
             budget -= len(piece)
+            credit -= len(piece)
             if stream.stream_id is None:
                 self._open(port, stream)
             if not pieces:

@@ -103,6 +103,10 @@ class AioquicConnection:
         """What the peer's MAX_DATA leaves to data."""
         return self._quic.data_credit() - self.unsent()
 
+    def stream_credit(self, stream_id: int) -> int:
+        """What the peer's MAX_STREAM_DATA leaves."""
+        return self._quic.stream_credit(stream_id)
+
     def bandwidth_delay(self) -> int | None:
         """What the path holds."""
         return self._quic.bandwidth_delay()

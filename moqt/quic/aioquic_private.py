@@ -85,6 +85,7 @@ ATTRIBUTES = (
     "_max_datagram_size",
     "_remote_max_data",
     "_remote_max_data_used",
+    "_remote_max_stream_data_uni",
     "_remote_max_streams_bidi",
     "_remote_max_streams_uni",
     "_state",

@@ -75,6 +75,13 @@ class TurnConnection(CreditConnection):
             else:
                 turns.append(Turn(stream, stream.sender._buffer_stop))
 
+    def stream_credit(self, stream_id: int) -> int:
+        """Octets that the peer takes of a stream, open or to be opened, beyond what was written."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return self._remote_max_stream_data_uni
+        return stream.max_stream_data_remote - stream.sender._buffer_stop
+
     def datagrams_to_send(self, now: float) -> Datagrams:  # type: ignore[override]
         """What is to be sent now."""
         self._take_stock()

@@ -116,6 +116,9 @@ class Connection(Protocol):
         """Octets of data that may be handed over now. A share of what the peer takes over all streams, at most
         REQUEST_SHARE, is kept for requests: without it a peer that stops reading could not be answered."""
 
+    def stream_credit(self, stream_id: int) -> int:
+        """Octets that the peer takes of a stream beyond what was handed over, also of the next one to be opened."""
+
     def bandwidth_delay(self) -> int | None:
         """Octets that are under way when the path is in full use and nothing queues; None: unknown."""
 
@@ -150,6 +153,10 @@ class Unmeasured:
 
     def data_credit(self) -> int:
         """Unknown: what the peer does not take waits in the library."""
+        return UNLIMITED
+
+    def stream_credit(self, stream_id: int) -> int:
+        """Unknown as well."""
         return UNLIMITED
 
     def bandwidth_delay(self) -> int | None:

@@ -123,6 +123,13 @@ class MemoryConnection(Unmeasured):
         share = request_share(self._peer.max_data)
         return 0 if self._ended else self._max_data - self._sent - self._unsent - share
 
+    def stream_credit(self, stream_id: int) -> int:
+        """What the peer's window for the stream leaves."""
+        stream = self._sending.get(stream_id)
+        if stream is None:
+            return self._peer.max_stream_data
+        return stream.limit - stream.sent - len(stream.buffer)
+
     def unsent(self) -> int:
         """Octets the network has not taken yet."""
         return 0 if self._ended else self._unsent

@@ -328,6 +328,9 @@ class Stub(Unmeasured):
     def data_credit(self) -> int:
         return 1 << 62
 
+    def stream_credit(self, stream_id: int) -> int:
+        return 1 << 62
+
     def reset(self, stream_id: int, code: int) -> None:
         return None
 

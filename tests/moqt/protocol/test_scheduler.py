@@ -36,6 +36,8 @@ class Wire:
         self.resets: dict[int, int] = {}
         self.held = 0
         self.most = 0
+        self.windows: dict[int, int] = {}
+        """How much the peer takes of a stream, where that is bounded."""
 
     def open_stream(self, *, bidirectional: bool) -> int | None:
         assert not bidirectional
@@ -63,6 +65,9 @@ class Wire:
 
     def data_credit(self) -> int:
         return 1 << 62
+
+    def stream_credit(self, stream_id: int) -> int:
+        return self.windows.get(stream_id, 1 << 62) - len(self.data.get(stream_id, b""))
 
     def drain(self) -> None:
         self.held = 0
@@ -400,6 +405,45 @@ def test_a_stream_is_as_urgent_as_its_next_object() -> None:
     fetch = Source(Flow(), rank(publisher=1), [b"a", b"c"], ranks=ranks)
     other = Source(Flow(), rank(publisher=5), [b"b"])
     assert order_of(fetch, other) == [b"a", b"b", b"c"]
+
+
+def test_a_stream_that_the_peer_does_not_take_stops_no_other() -> None:
+    wire, chosen = Wire(), scheduler()
+    stuck = Source(Flow(), rank(publisher=1), [b"s" * 30_000])
+    other = Source(Flow(), rank(publisher=2), [b"o" * 30_000])
+    wire.windows[0] = 5000
+    for source in (stuck, other):
+        chosen.wake(source)
+    run(wire, chosen)
+    assert (len(wire.data[0]), len(wire.data[1])) == (5000, 30_000)
+    assert wire.finished == {1}
+    assert not chosen.idle
+    wire.windows[0] = 30_000
+    run(wire, chosen)
+    assert wire.data[0] == b"s" * 30_000
+    assert wire.finished == {0, 1}
+    assert chosen.idle
+
+
+def test_a_stream_that_fills_the_peers_window_ends() -> None:
+    wire, chosen = Wire(), scheduler()
+    wire.windows[0] = 5000
+    chosen.wake(Source(Flow(), rank(), [b"a" * 2000, b"b" * 3000]))
+    run(wire, chosen)
+    assert wire.finished == {0}
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_stream_without_credit_can_be_given_up(opened: bool) -> None:
+    wire, chosen = Wire(), scheduler()
+    wire.windows[0] = 100 if opened else 0
+    source = Source(Flow(), rank(), [b"a" * 2000])
+    chosen.wake(source)
+    run(wire, chosen)
+    assert len(wire.data.get(0, b"")) == wire.windows[0]
+    chosen.reset(wire, source, 7)
+    assert wire.resets == ({0: 7} if opened else {})
+    assert chosen.idle
 
 
 # All of it at once
