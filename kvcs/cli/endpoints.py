@@ -76,7 +76,7 @@ def client_tls(urls: Sequence[str], ca: Path | None, insecure: bool) -> ClientTl
     if ca is not None and insecure:
         raise UsageError("--ca and --insecure exclude each other")
     if ca is not None:
-        _certificates("ca", ca)
+        certificates("ca", ca)
     check_insecure(urls, insecure=insecure)
     if insecure:
         _log.warning("certificates are not checked")
@@ -103,16 +103,22 @@ def check_listen_tls(host: str, cert: Path | None, key: Path | None) -> None:
         return
     if cert is None or key is None:
         raise UsageError("--cert and --key go together")
-    chain = _certificates("cert", cert)
+    check_pair("cert", cert, "key", key)
+
+
+def check_pair(what: str, cert: Path, what_key: str, key: Path) -> None:
+    """Raises UsageError unless both files can be read and belong together."""
+    chain = certificates(what, cert)
     try:
-        private = serialization.load_pem_private_key(_read("key", key), None)
+        private = serialization.load_pem_private_key(_read(what_key, key), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise UsageError(f"key: {key} holds no PEM private key without a password") from None
+        raise UsageError(f"{what_key}: {key} holds no PEM private key without a password") from None
     if private.public_key() != chain[0].public_key():
-        raise UsageError(f"key: {key} is not the key of {cert}")
+        raise UsageError(f"{what_key}: {key} is not the key of {cert}")
 
 
-def _certificates(what: str, path: Path) -> list[x509.Certificate]:
+def certificates(what: str, path: Path) -> list[x509.Certificate]:
+    """The certificates in a PEM file; raises UsageError."""
     try:
         return x509.load_pem_x509_certificates(_read(what, path))
     except ValueError:

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 
 from kvcs import loops
-from kvcs.cli import access, endpoints, inputs, protection, signals, signatures, transport
+from kvcs.cli import access, endpoints, inputs, mutual, protection, signals, signatures, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.plan import plan, show
 from kvcs.cli.text import one_line
@@ -67,13 +67,14 @@ class Serving:
         self._job = job
         self._progress = progress
         self._started = time.monotonic()
+        reread = protection.rereading(job.key_ring, progress.note)
+        self._hangup = mutual.Hangup(job.server_tls, progress.note, reread)
 
     async def run(self) -> None:
         """Returns when all is withdrawn. Raises KvcsError or MoqtError."""
         job, stop = self._job, asyncio.Event()
         try:
-            reread = protection.rereading(job.key_ring, self._progress.note)
-            with ExitStack() as stack, signals.caught(stop.set, reread):
+            with ExitStack() as stack, signals.caught(stop.set, self._hangup.action):
                 async with Publisher(backend=job.backend) as publisher:
                     publication = publisher.publish(
                         job.prompt.identity,
@@ -116,7 +117,7 @@ class Serving:
     ) -> dict[str, object]:
         job = self._job
         if job.server_tls is not None:
-            server = await publisher.listen(*where, tls=job.server_tls)
+            server = self._hangup.server = await publisher.listen(*where, tls=job.server_tls)
             self._progress.note(f"serving at {server.url}")
             return {"url": server.url}
         if job.ready_file is not None:
@@ -249,6 +250,8 @@ def publish(job: Job, *, as_json: bool) -> int:
 @click.option("--cert", type=inputs.PATH, metavar="FILE", help="Certificate chain for --listen.")
 @click.option("--key", type=inputs.PATH, metavar="FILE", help="Its private key.")
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust as relay.")
+@mutual.server_options
+@mutual.client_options
 @click.option("--insecure", is_flag=True, help="Trust any relay; on loopback only.")
 @click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it serves.")
 @access.auth_token_option
@@ -293,8 +296,8 @@ def command(
                 components=components,
                 listen=where,
                 relays=urls,
-                server_tls=_server_tls(cert, key),
-                client_tls=endpoints.client_tls(urls, ca, insecure),
+                server_tls=mutual.server_tls(cert, key),
+                client_tls=mutual.client_tls(endpoints.client_tls(urls, ca, insecure)),
                 live_rate=live_rate,
                 linger=linger,
                 max_cache_duration=max_cache_duration,
@@ -321,12 +324,6 @@ def _show_plan(job: Job, *, as_json: bool) -> int:
     show(facts, as_json=as_json)
     return 0
     return 0
-
-
-def _server_tls(certificate: Path | None, key: Path | None) -> ServerTls | None:
-    if certificate is None or key is None:
-        return None
-    return ServerTls(certificate=certificate, private_key=key)
 
 
 def _places(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kvcs import loops
-from kvcs.cli import access, endpoints, inputs, signals, transport
+from kvcs.cli import access, endpoints, inputs, mutual, signals, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.publish import check_ready_file, write_ready_file
 from kvcs.errors import UsageError
@@ -26,6 +26,7 @@ from moqt import (
     ServerTls,
     TransportConfig,
 )
+from moqt.auth import Policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class Job:
     config: Config
     ready_file: Path | None
     access: access.RelayAccess
+    policy: Policy | None
     credential: Credential | None
     backend: Backend | None = None
 
@@ -47,15 +49,17 @@ class Job:
 async def run(job: Job) -> None:
     """Relays until a signal comes, then lets subscribers finish. Raises MoqtError where it cannot listen."""
     stop = asyncio.Event()
-    hangup = job.access.reload if job.access.policy is not None else None
-    with ExitStack() as stack, signals.caught(stop.set, hangup):
+    keys = job.access.reload if job.access.policy is not None else None
+    hangup = mutual.Hangup(job.server_tls, _note, keys)
+    with ExitStack() as stack, signals.caught(stop.set, hangup.action):
         async with Relay(
-            policy=job.access.policy,
+            policy=job.policy,
             limits=job.limits,
             config=job.config,
             backend=job.backend,
         ) as relay:
             ready = await _listen(relay, job, stack)
+            hangup.server = relay.servers[0]
             for url in job.upstreams:
                 relay.add_upstream(url, tls=job.client_tls, credential=job.credential)
             if job.ready_file is not None:
@@ -64,6 +68,10 @@ async def run(job: Job) -> None:
             await stop.wait()
             click.echo("kvcs: leaving; subscribers have 5 s to finish", err=True)
             await relay.drain()
+
+
+def _note(text: str) -> None:
+    click.echo(f"kvcs: {text}", err=True)
 
 
 async def _listen(relay: Relay, job: Job, stack: ExitStack) -> dict[str, object]:
@@ -107,6 +115,9 @@ async def _listen(relay: Relay, job: Job, stack: ExitStack) -> dict[str, object]
     help="Silence after which a peer counts as lost.",
 )
 @click.option("--ready-file", type=inputs.PATH, metavar="FILE", help="Written once it listens.")
+@mutual.server_options
+@mutual.scopes_option
+@mutual.client_options
 @access.auth_keys_options
 @access.auth_token_option
 @transport.quic_option
@@ -128,29 +139,32 @@ def command(
 ) -> int:
     """Relay between publishers and consumers, with a cache, until SIGINT or SIGTERM.
 
-    With --auth-keys requests need a token, and SIGHUP reads the keys again.
+    With --auth-keys requests need a token, and with --client-scopes a certificate; with both, one of them. SIGHUP
+    reads keys and certificates again.
     """
     where = endpoints.parse_listen(listen)
     endpoints.check_listen_tls(where[0], cert, key)
     rules = access.RelayAccess(**auth)
-    if rules.policy is None and not endpoints.is_loopback(where[0]):
+    policy = mutual.policy(rules.policy)
+    if policy is None and not endpoints.is_loopback(where[0]):
         raise UsageError(
             f"--listen {where[0] or 'on all addresses'}: nothing says who may use this relay; "
-            "without --auth-keys it serves loopback only"
+            "without --auth-keys or --client-scopes it serves loopback only"
         )
     check_ready_file(ready_file)
     urls = endpoints.checked_urls(upstreams)
     job = Job(
         listen=where,
         upstreams=urls,
-        server_tls=ServerTls(certificate=cert, private_key=key) if cert and key else None,
-        client_tls=endpoints.client_tls(urls, ca, insecure),
+        server_tls=mutual.server_tls(cert, key),
+        client_tls=mutual.client_tls(endpoints.client_tls(urls, ca, insecure)),
         limits=RelayConfig(cache_bytes=cache_bytes),
         config=Config(
             session=rules.session, transport=TransportConfig.noticing_within(idle_timeout)
         ),
         ready_file=ready_file,
         access=rules,
+        policy=policy,
         credential=credential,
         backend=transport.backend(quic),
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kvcs.cli import access, endpoints, inputs, protection, signals, signatures, transport
+from kvcs.cli import access, endpoints, inputs, mutual, protection, signals, signatures, transport
 from kvcs.cli.logs import verbose_option
 from kvcs.cli.main import status_of
 from kvcs.cli.plan import plan, show
@@ -316,6 +316,7 @@ def mbit_s(report: Report) -> float:
 @protection.decrypt_option
 @click.option("--no-probe", is_flag=True, help="Do not ask for shorter prefixes.")
 @click.option("--ca", type=inputs.PATH, metavar="FILE", help="Whom to trust, PEM.")
+@mutual.client_options
 @click.option("--insecure", is_flag=True, help="Check no certificate; on loopback only.")
 @access.auth_token_option
 @transport.quic_option
@@ -360,7 +361,7 @@ def command(
                 signed_by=signatures.trusted_keys(require_signature),
                 key_ring=protection.key_ring(decrypt, scope_key),
             ),
-            tls=endpoints.client_tls(checked, ca, insecure),
+            tls=mutual.client_tls(endpoints.client_tls(checked, ca, insecure)),
             credential=credential,
             backend=transport.backend(quic),
         )
