@@ -77,6 +77,19 @@ async def test_a_cache_passes_two_relays_live_and_late(shared: Files, capsys: Ou
             assert "Traceback" not in ended.err
 
 
+async def test_three_terminals_need_no_certificates_on_loopback(files: Files, capsys: Out) -> None:
+    """The commands of README.md: a relay with a throw-away CA, whose peers do not check it."""
+    async with program("relay", *LISTEN) as relay:
+        url = (await relay.until("kvcs: relaying at ")).rpartition(" ")[2]
+        offered = ["publish", files.cache, *files.key, "--relay", url, "--insecure"]
+        async with program(*offered, "--live-rate", "10") as publisher:
+            await publisher.until("publication ")
+            got = await kvcs(capsys, *files.subscribe(url, "--insecure"))
+            assert got.status == 0, got.err
+            assert got.json["source"] == url
+            assert identical(files)
+
+
 async def test_a_publisher_that_is_killed_leaves_an_exact_report(
     shared: Files, capsys: Out
 ) -> None:
