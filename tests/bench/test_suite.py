@@ -22,6 +22,7 @@ from tests.bench.rows import GROUPS, pipelining
 from tests.bench.suite import GroupResult, RowResult, environment, run_suite, run_through
 from tests.bench.table import table
 from tests.bench.ticker import Ticker
+from tests.soak.test_large import transfer
 
 TINY: dict[str, dict[str, Any]] = {
     "first": {"warm_layers": 1},
@@ -207,6 +208,22 @@ def test_every_role_beside_a_relay_runs(group: str, case: str, tmp_path: Path) -
     assert said["relay_cpu"] > 0
     if Path("/proc/self/status").exists():
         assert said["relay_anonymous"] > 0
+
+
+def test_a_long_transfer_runs_in_small(tmp_path: Path) -> None:
+    """What `make soak` does: several retrievals over one session, with the figures of its table."""
+    noted: dict[str, float] = {}
+    octets, _ = transfer(
+        tmp_path, 1452, 1 / 256, 2, lambda title, figure, unit: noted.update({title: figure})
+    )
+    assert octets == 8 << 20
+    assert [title.partition(": ")[2] for title in noted] == [
+        "seconds",
+        "throughput",
+        "consumer's memory",
+        "publisher's memory",
+        "key updates",
+    ]
 
 
 def test_the_command_line_writes_what_it_is_told_to(
