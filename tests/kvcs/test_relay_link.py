@@ -14,6 +14,7 @@ from moqt import (
     ClientTls,
     Server,
     Session,
+    Token,
     TrackNamespace,
     serve,
 )
@@ -21,7 +22,7 @@ from moqt import (
     Publisher as Origin,
 )
 from moqt.connection import Driver
-from moqt.errors import ConnectError, RequestErrorCode, RequestRejected
+from moqt.errors import ConnectError, RequestErrorCode, RequestRejected, StreamErrorCode
 from moqt.protocol.requests import RequestState
 from moqt.quic.memory import MemoryBackend
 from moqt.wire.messages import PublishNamespace, RequestError, RequestOk
@@ -113,6 +114,22 @@ async def test_the_authorisation_that_the_relay_requires(scene: Scene) -> None:
     CACHE.publish(scene.publisher)
     await until(lambda: bool(scene.relay.seen))
     assert scene.relay.seen[0].parameters.authorization_tokens == (token,)
+
+
+async def test_an_offer_that_ends_with_its_token_is_made_again(scene: Scene) -> None:
+    """P1: the credential may give a fresh token by then; it goes with the offer, and not with the others."""
+    held = [Token(1, b"old")]
+    publication = CACHE.publish(scene.publisher)
+    await scene.publisher.announce(scene.server.url, credential=lambda: held[0])
+    assert scene.relay.drivers[0].core.peer_tokens == (Token(1, b"old"),)
+    assert scene.relay.seen[0].parameters.authorization_tokens == ()
+    held[0] = Token(1, b"fresh")
+    (request,) = scene.relay.offered
+    scene.relay.offered.clear()
+    scene.relay.drivers[0].cancel(request, StreamErrorCode.EXPIRED_AUTH_TOKEN)
+    await until(lambda: scene.offered == {publication.name.namespace})
+    (again,) = scene.relay.offered
+    assert again.tokens == (Token(1, b"fresh"),)
 
 
 async def test_a_relay_gets_the_tracks_over_the_same_session(scene: Scene) -> None:
