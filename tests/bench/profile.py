@@ -81,7 +81,13 @@ def run_profile(mtu: int, size: int, *, bulk: bool = True) -> dict[str, list[tup
     with tempfile.TemporaryDirectory(prefix="kvcs-profile-", dir=scratch()) as directory:
         certs.make(Path(directory))
         target = str(Path(directory, "profile"))
-        case = Case(mtu=mtu, size=size, settings={"bulk": bulk}, options={"profile": target})
+        case = Case(
+            mtu=mtu,
+            size=size,
+            loop="asyncio",  # uvloop waits where the profiler cannot tell it from work
+            settings={"bulk": bulk},
+            options={"profile": target},
+        )
         plan = case.plan(directory, quick=False)
         prepare(plan)
         run_pair(plan, case.server, case.client)
