@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from kvcs.layer_fetch import PeerHabits
 from moqt import NamespaceSubscription, Session, TrackNamespace
 from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
 
@@ -81,6 +82,7 @@ class Directory:
     def __init__(self, session: Session) -> None:
         self.tracks = asyncio.Semaphore(MAX_TRACKS)
         """To be held while a data track is asked for."""
+        self.habits = PeerHabits()
         self._session = session
         self._entries: dict[TrackNamespace, Entry] = {}
         self._turn = asyncio.Lock()

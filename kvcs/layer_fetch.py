@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from moqt.errors import RequestErrorCode, RequestRejected
@@ -15,12 +16,23 @@ Fetch: TypeAlias = Callable[[int, int], Awaitable[bool]]
 """Asks for layers, first and last; whether the answer was cut off before it brought anything."""
 
 
+@dataclass(slots=True)
+class PeerHabits:
+    """What was learnt of a peer, for everything that is asked over its session."""
+
+    single_groups: bool = False
+
+
 class LayerFetch:
     """How one track of one peer is asked for layers. Relays refuse several Groups, or reset the stream."""
 
-    def __init__(self) -> None:
-        self.single = False
+    def __init__(self, habits: PeerHabits | None = None) -> None:
+        self._habits = habits or PeerHabits()
+
+    @property
+    def single(self) -> bool:
         """Whether the peer was found to serve single Groups only."""
+        return self._habits.single_groups
 
     async def get(self, first: int, last: int, fetch: Fetch) -> None:
         """Asks for layers `first` to `last`, ascending.
@@ -34,7 +46,7 @@ class LayerFetch:
             except RequestRejected as rejected:
                 if first == last or rejected.code is not RequestErrorCode.NOT_SUPPORTED:
                     raise
-            self.single = True
+            self._habits.single_groups = True
         layers = iter(range(first, last + 1))
         work = [asyncio.create_task(_some(layers, fetch)) for _ in range(AT_ONCE)]
         try:

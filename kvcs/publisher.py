@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that subscribers get to take what they asked for when a publisher closes."""
+CONFIRM_TIMEOUT = 1.0
+"""Seconds from the last octet to a subscriber's word that all arrived: some never say it, and a second is enough to
+send again what was lost on the way."""
 
 
 class Publisher:
@@ -152,7 +155,7 @@ class Publisher:
             self.withdraw(publication)
         try:
             async with asyncio.timeout(timeout):
-                await self.origin.wait_idle()
+                await self.origin.wait_idle(CONFIRM_TIMEOUT)
         except TimeoutError:
             pass
         finally:

@@ -18,12 +18,16 @@ from moqt import (
     Session,
     TrackNamespace,
     connect,
+    parse_url,
 )
-from moqt.errors import MoqtError, SessionClosed, StreamErrorCode, StreamReset
+from moqt.errors import LocalError, MoqtError, SessionClosed, StreamErrorCode, StreamReset
 
 RETRY_FIRST = 0.5
 RETRY_MOST = 10.0
 """Seconds between attempts to get a lost session back; doubled each time."""
+
+MOST_LEFT = 4
+"""Sessions kept for what is under way, of a relay that sends GOAWAY again and again."""
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,8 @@ class RelayLink:
         self._config = config
         self._backend = backend
         self._session: Session | None = None
+        self._left: dict[Session, None] = {}
+        """Sessions that the relay told us to leave, with what is still served on them."""
         self._offers: dict[TrackNamespace, NamespacePublication | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -70,9 +76,9 @@ class RelayLink:
             raise unsuitable(closed, self.url) or closed from None
         self._spawn(self._keep())
 
-    async def _connect(self) -> Session:
+    async def _connect(self, url: str | None = None) -> Session:
         return await connect(
-            self.url,
+            url or self.url,
             tls=self._tls,
             config=self._config,
             responder=self._origin,
@@ -130,21 +136,21 @@ class RelayLink:
             offer.withdraw()
 
     async def _keep(self) -> None:
-        """Gets a lost session back, with all offers."""
-        delay = RETRY_FIRST
+        """Gets a lost session back, with all offers; goes on where the relay says when it leaves."""
+        delay, url = RETRY_FIRST, self.url
         while True:
             if self._session is not None:
-                lost = await self._session.wait_closed()
+                url = await self._until_lost(self._session)
                 if self._leaving:
                     return
-                _log.warning("the session with %s was lost: %s", self.url, lost)
                 self._session = None
-            await asyncio.sleep(delay)
+            if url == self.url:
+                await asyncio.sleep(delay)
             try:
-                self._session = await self._connect()
+                self._session = await self._connect(url)
             except MoqtError as error:
-                _log.warning("%s cannot be reached: %s", self.url, error)
-                delay = min(delay * 2, RETRY_MOST)
+                _log.warning("%s cannot be reached: %s", url, error)
+                delay, url = min(delay * 2, RETRY_MOST), self.url
                 continue
             for namespace in tuple(self._offers):
                 await self._try_offer(namespace)
@@ -152,11 +158,43 @@ class RelayLink:
             lost_again = self._session is None or self._session.closed is not None
             delay = min(delay * 2, RETRY_MOST) if lost_again else RETRY_FIRST
 
+    async def _until_lost(self, session: Session) -> str:
+        """Where to go on after a session. One that the relay leaves serves what is under way (section 2.6)."""
+        moved = await session.wait_moved()
+        if moved is None or session.closed is not None:
+            if not self._leaving:
+                _log.warning("the session with %s was lost: %s", session.url, session.closed)
+            return self.url
+        _log.warning("%s leaves%s", session.url, f"; going on at {moved}" if moved else "")
+        self._left[session] = None
+        self._spawn(self._forget_later(session))
+        if len(self._left) > MOST_LEFT:
+            await next(iter(self._left)).close()
+        # A URI from where a URI led us is not followed: two relays could send us to and fro.
+        return self._target(moved) if session.url == self.url else self.url
+
+    async def _forget_later(self, session: Session) -> None:
+        await session.wait_closed()
+        self._left.pop(session, None)
+
+    def _target(self, moved: str) -> str:
+        """The URI of a GOAWAY. Without certificates that are checked it may not lead to another host."""
+        if not moved:
+            return self.url
+        try:
+            there, here = parse_url(moved), parse_url(self.url)
+        except LocalError as fault:
+            _log.warning("%s names no place to go on: %s", self.url, fault)
+            return self.url
+        checked = self._tls is None or self._tls.verify
+        return str(there) if checked or there.host == here.host else self.url
+
     def goaway(self, *, timeout: float = 0) -> None:
         """Tells the relay that this end means to leave within `timeout` seconds."""
         self._leaving = True
-        if self._session is not None and self._session.closed is None:
-            self._session.goaway(timeout=timeout)
+        for session in (*self._left, *filter(None, [self._session])):
+            if session.closed is None:
+                session.goaway(timeout=timeout)
 
     async def close(self) -> None:
         """Ends the session; nothing of it is left."""
@@ -164,5 +202,5 @@ class RelayLink:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
+        for session in (*self._left, *filter(None, [self._session])):
+            await session.close()

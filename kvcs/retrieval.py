@@ -253,6 +253,7 @@ class Retrieval:
             blocks=entry.blocks,
             layers=layers,
             on_change=self._object_taken,
+            habits=self._directory.habits,
             opener=None
             if ring is None
             else TrackOpener(ring, FullTrackName(namespace, track.name)),

@@ -9,7 +9,7 @@ from contextlib import suppress
 from kvcs.assembly import Gap, TrackAssembly
 from kvcs.discovery import is_refusal
 from kvcs.errors import PublicationStopped
-from kvcs.layer_fetch import LayerFetch
+from kvcs.layer_fetch import LayerFetch, PeerHabits
 from kvcs.manifest_watch import STOPPED, STOPPED_WHY
 from kvcs.reception import TrackReceiver
 from kvcs.sealing import TrackOpener
@@ -44,6 +44,7 @@ class TrackRetrieval:
         layers: int,
         on_change: Callable[[], None],
         opener: TrackOpener | None = None,
+        habits: PeerHabits | None = None,
     ) -> None:
         self._session = session
         self._namespace = namespace
@@ -59,7 +60,7 @@ class TrackRetrieval:
         self._was_over = False
         self.receiver = self._receiver()
         self._repairs: list[TrackReceiver] = []
-        self._layers = LayerFetch()
+        self._layers = LayerFetch(habits)
         self._subscription: Subscription | None = None
         self.segment_complete = False
         """Set when a manifest marks the segment complete (C4)."""

@@ -83,6 +83,7 @@ class Driver:
         """Credit the peer is due; below zero, what applications hold beyond what came lately."""
         self._kept = 0
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._openings: asyncio.Task[None] | None = None
         self._started = False
         self._pumping = False
         self._receiving = False
@@ -123,6 +124,16 @@ class Driver:
         finally:
             self._receiving = False
         self.act()
+        begun = self.core.requests.openings.begun
+        if begun and (self._openings is None or self._openings.done()):
+            self._openings = self.spawn(self._give_up_openings())
+
+    async def _give_up_openings(self) -> None:
+        """A request that stays half sent holds memory and one of the streams that peers are granted."""
+        while begun := self.core.requests.openings.begun:
+            await asyncio.sleep(self.config.request_timeout)
+            self.core.give_up_openings(begun)
+            self.act()
 
     def stream_reset(self, stream_id: int, code: int) -> None:
         self._receiving = True

@@ -42,6 +42,9 @@ from moqt.wire.messages import (
 from moqt.wire.parameters import Parameters
 from moqt.wire.primitives import encode_namespace
 
+_LOOK = 0.02
+"""Seconds between looks at what transports have still to send."""
+
 
 @dataclass(eq=False, slots=True)
 class _Peer:
@@ -119,16 +122,27 @@ class Publisher:
     def _is_idle(self) -> bool:
         return not self.active and not any(p.trailing for p in self._peers.values())
 
-    async def wait_idle(self) -> None:
+    async def wait_idle(self, confirm: float | None = None) -> None:
         """Returns once no subscription or fetch is served, and those that were have said by their FIN that
-        everything arrived: what the transport still holds would be lost with the session."""
-        while not self._is_idle:
+        everything arrived: what the transport still holds would be lost with the session.
+
+        With `confirm` peers that say nothing are waited for so many seconds after the last octet was sent.
+        """
+        while self.active or (confirm is None and not self._is_idle):
             idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(idle)
             await idle
+        loop = asyncio.get_running_loop()
+        sent_at = loop.time()
+        while confirm is not None and not self._is_idle and loop.time() < sent_at + confirm:
+            if any(
+                driver.transport.unsent() for driver, peer in self._peers.items() if peer.trailing
+            ):
+                sent_at = loop.time()
+            await asyncio.sleep(_LOOK)
 
     def _ended(self) -> None:
-        if self._idle and self._is_idle:
+        if self._idle and not self.active:
             idle, self._idle = self._idle, []
             for future in idle:
                 if not future.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Any
 
 from moqt.connection import Driver
 from moqt.errors import LocalError, SessionClosed, SessionErrorCode
@@ -50,6 +51,12 @@ class Session:
         """The URI of the peer's GOAWAY, "" for where it is now; None while it means to stay (section 2.6)."""
         goaway = self.driver.goaway
         return goaway.result() if goaway.done() and goaway.exception() is None else None
+
+    async def wait_moved(self) -> str | None:
+        """Waits for the peer's GOAWAY, or the end of the session: what `moved` is then."""
+        futures: list[asyncio.Future[Any]] = [self.driver.goaway, self.driver.closed]
+        await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+        return self.moved
 
     async def peer_options(self) -> SetupOptions:
         """The peer's SETUP; requests need not wait for it, except for range filters."""

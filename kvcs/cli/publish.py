@@ -30,7 +30,7 @@ from kvcs.publisher import Publisher, produce
 from kvcs.report import Report, not_guaranteed
 from kvcs.signing import Signer
 from moqt import Backend, ClientTls, Credential, ServerTls
-from moqt.errors import ConnectError, MoqtError
+from moqt.errors import ConnectError, MoqtError, RequestRejected
 
 LOOK = 0.5
 """Seconds between looks at whether the file is still what it was."""
@@ -97,7 +97,13 @@ class Serving:
         if job.listen is not None:
             ready |= await self._listen(publisher, job.listen, stack)
         for url in job.relays:
-            await publisher.announce(url, tls=job.client_tls, credential=job.credential)
+            try:
+                await publisher.announce(url, tls=job.client_tls, credential=job.credential)
+            except RequestRejected as rejected:
+                reason = (
+                    f"{url} did not take the publication: {rejected.reason or 'no reason given'}"
+                )
+                raise RequestRejected(rejected.wire_code, reason) from None
             ready.setdefault("url", url)
             self._progress.note(f"announced to {url}")
         self.report.source = str(ready["url"])

@@ -64,6 +64,18 @@ class Openings:
             raise ProtocolViolation(f"a request stream begins with message 0x{framed[0]:x}")
         return Opening(*framed, reader)
 
+    @property
+    def begun(self) -> frozenset[int]:
+        """Streams whose first message is not whole."""
+        return frozenset(self._readers)
+
+    def give_up(self, stream_id: int) -> bool:
+        """Waits for the rest of a first message no longer. False where it is whole, or the stream is gone."""
+        if self._readers.pop(stream_id, None) is None:
+            return False
+        self.drain(stream_id)
+        return True
+
     def drain(self, stream_id: int) -> None:
         """Whatever still comes on a stream is of no interest."""
         self._draining.add(stream_id)

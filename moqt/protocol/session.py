@@ -13,8 +13,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from moqt.config import SessionConfig
-from moqt.errors import ProtocolViolation, SessionErrorCode
-from moqt.protocol.actions import Action, Close, Send
+from moqt.errors import ProtocolViolation, SessionErrorCode, StreamErrorCode
+from moqt.protocol.actions import Action, Close, Reset, Send, Stop
 from moqt.protocol.checks import check_sent, check_setup
 from moqt.protocol.events import Event, GoawayReceived, SetupReceived
 from moqt.protocol.request_streams import RequestStreams
@@ -101,6 +101,13 @@ class SessionCore:
         if not self.closed:
             self.closed = True
             self._actions.append(Close(code, reason))
+
+    def give_up_openings(self, streams: frozenset[int]) -> None:
+        """Refuses the request streams among these whose first message is still not whole."""
+        for stream_id in sorted(streams):
+            if self.requests.openings.give_up(stream_id):
+                self._actions.append(Reset(stream_id, StreamErrorCode.CANCELLED))
+                self._actions.append(Stop(stream_id, StreamErrorCode.CANCELLED))
 
     # What QUIC delivers
 

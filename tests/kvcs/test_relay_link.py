@@ -242,3 +242,36 @@ async def test_closing_says_goodbye(scene: Scene) -> None:
     assert driver.goaway.done()
     assert not scene.relay.drivers
     assert len(scene.backend.networks) == 1
+
+
+async def test_a_relay_that_leaves_is_followed(scene: Scene) -> None:
+    """The offers go to where it says, and what is under way stays on the old session until the relay ends it."""
+    publication = CACHE.publish(scene.publisher)
+    await scene.publisher.announce(scene.server.url)
+    old = scene.relay.drivers[0]
+    other = Relay()
+    server = await serve("memory", 0, other, tls=NO_TLS, backend=scene.backend)
+    async with server:
+        scene.server.goaway(uri=server.url, timeout=30)
+        await until(lambda: set(other.offered.values()) == {publication.name.namespace})
+        assert not old.closed.done()
+        subscription = await Session(old).subscribe(publication.name.namespace, b"manifest")
+        subscription.cancel()
+        # Only one step: where a relay led, the next one leads no further.
+        server.goaway(uri="moqt://nowhere", timeout=30)
+        await until(lambda: len(scene.relay.drivers) == 2)
+        await scene.publisher.close(0.0)
+        await until(lambda: not scene.relay.drivers and not other.drivers)
+
+
+@pytest.mark.parametrize("uri", ["https://elsewhere", "moqt://elsewhere.example"])
+async def test_a_relay_leads_nowhere_that_cannot_be_checked(
+    scene: Scene, uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    CACHE.publish(scene.publisher)
+    await scene.publisher.announce(scene.server.url, tls=ClientTls(verify=False))
+    (old,) = scene.relay.drivers
+    scene.server.goaway(uri=uri, timeout=30)
+    await until(lambda: len(scene.relay.drivers) == 2)
+    assert scene.relay.drivers[0] is old
+    assert "elsewhere cannot be reached" not in caplog.text

@@ -126,6 +126,25 @@ async def test_waiting_for_credit_has_a_deadline() -> None:
 # Order of events
 
 
+async def test_a_request_that_stays_half_sent_is_given_up() -> None:
+    """The others are answered, and the session goes on."""
+    served = origin()
+    hasty = config(SessionConfig(request_timeout=0.05))
+    async with raw_client(served, server=hasty) as peer:
+        peer.open(SETUP)
+        whole = encode_message(TrackStatus(0, NAME))
+        halves = [peer.open(whole[:size], bidirectional=True) for size in (1, 5)]
+        await until(lambda: set(halves) <= set(peer.resets) & set(peer.stops))
+        stream_id = peer.open(whole, bidirectional=True)
+        await until(lambda: stream_id in peer.finished)
+        assert peer.lost is None
+        late = peer.open(whole[:1], bidirectional=True)
+        await until(lambda: late in peer.resets)
+        for half in (*halves, late):
+            peer.send(half, b"", True)
+        await until(lambda: not served.drivers[0].core.requests.openings.waiting)
+
+
 async def test_a_request_and_its_cancellation_in_one_packet() -> None:
     """The second event is not told while the first is being handled."""
     served = origin()

@@ -34,12 +34,20 @@ from moqt.errors import (
     TrackAborted,
 )
 from moqt.quic.memory_connection import MemoryConnection
-from moqt.wire.messages import Publish, PublishNamespace, RequestOk, SubscribeTracks
+from moqt.wire.messages import (
+    Publish,
+    PublishNamespace,
+    RequestOk,
+    Subscribe,
+    SubscribeTracks,
+    encode_message,
+)
 from tests.support.cores import Recorder
 from tests.support.ends import (
     ALL,
     NAME,
     NEXT,
+    SETUP,
     Ends,
     assert_clean,
     config,
@@ -50,6 +58,7 @@ from tests.support.ends import (
     once,
     publish,
     quiet,
+    raw_client,
     settled,
     until,
 )
@@ -794,6 +803,25 @@ async def test_wait_idle() -> None:
         await quiet()
         assert not idle.done()
         subscription.cancel()
+        await idle
+
+
+async def test_a_peer_that_confirms_nothing_is_waited_for_a_moment() -> None:
+    """All of it was sent; only the FIN that says so does not come."""
+    origin = Publisher()
+    track = origin.add_track(Track(NAME))
+    publish(track, [0])
+    track.end()
+    async with raw_client(origin) as peer:
+        peer.open(SETUP)
+        stream_id = peer.open(encode_message(Subscribe(0, NAME)), bidirectional=True)
+        await until(lambda: stream_id in peer.finished)
+        assert not origin.active
+        idle = asyncio.create_task(origin.wait_idle())
+        async with asyncio.timeout(10):
+            await origin.wait_idle(0.05)
+        assert not idle.done()
+        peer.send(stream_id, b"", True)
         await idle
 
 

@@ -288,6 +288,6 @@ async def test_a_relay_that_refuses(files: Files, certificates: Path, capsys: Ou
     async with server:
         relay = ["--relay", server.url, "--ca", str(certificates / "ca.pem")]
         ended = await kvcs(capsys, *publish(files, *relay))
-        ended.complaint(1)
+        assert f"{server.url} did not take the publication" in ended.complaint(1)
         ended = await kvcs(capsys, *publish(files, "--relay", server.url))
     assert "--ca FILE" in ended.complaint(1)
