@@ -58,9 +58,10 @@ class SwapPublications(Behaviour):
         if ask.is_manifest:
             return items
         groups = self._tracks[ask.track.name.name].groups
+        others = [groups[item.location.group].objects[item.location.object] for item in items]
         return [
-            replace(item, payload=bytes(groups[item.location[0]].objects[item.location[1]].read()))
-            for item in items
+            replace(item, payload=bytes(other.read()), properties=other.properties)
+            for item, other in zip(items, others, strict=True)
         ]
 
 

@@ -102,7 +102,12 @@ class Ask:
         where = asked.parameters.location_filter if self.is_fetch else None
         wanted = where.resolve(self.track.largest) if where is not None else None
         everything = (
-            Item(Location(group.group_id, stored.object_id), bytes(stored.read()))
+            Item(
+                Location(group.group_id, stored.object_id),
+                bytes(stored.read()),
+                group.priority,
+                stored.properties,
+            )
             for group in self.track.groups.values()
             for stored in group.objects
         )
