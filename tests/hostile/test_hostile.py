@@ -112,7 +112,7 @@ CASES: dict[str, Case] = {
     "duplicates": Case(lambda _: [Duplicate(3)], COMPLETE),
     "reorders and duplicates": Case(lambda _: [Reorder(), Duplicate(2)], COMPLETE),
     "changes priorities and properties": Case(
-        lambda _: [Restyle()], COMPLETE, sealed={"incomplete"}
+        lambda _: [Restyle()], COMPLETE, sealed={"conflict"}
     ),
     "never stops": Case(lambda _: [Endless()], deadline=SHORT),
     "never stops with manifests": Case(
