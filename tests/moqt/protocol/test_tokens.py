@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from moqt.errors import ProtocolViolation, SessionErrorCode
@@ -81,3 +84,32 @@ def test_in_setup_nothing_can_be_known_yet() -> None:
 
 def test_values_are_not_shown() -> None:
     assert "secret" not in repr(Token(0, b"secret"))
+
+
+STRUCTURES = json.loads(
+    (Path(__file__).parents[2] / "vectors" / "auth-kvcs-vectors.json").read_text("utf-8")
+)["token_structures"]
+
+
+@pytest.mark.parametrize("vector", STRUCTURES, ids=lambda vector: vector["what"])
+def test_the_vectors_of_structures(vector: dict[str, object]) -> None:
+    """R2: read and written alike, with the room each takes; what cannot be decoded ends the session."""
+    data = bytes.fromhex(str(vector["hex"]))
+    if "error" in vector:
+        with pytest.raises(ProtocolViolation) as caught:
+            AuthorizationToken.decode(data)
+        assert caught.value.code is SessionErrorCode.KEY_VALUE_FORMATTING_ERROR
+        return
+    token = AuthorizationToken.decode(data)
+    assert token.encode() == data
+    assert token.alias_type.name in str(vector["what"])
+    if "cache_size" in vector:
+        size = int(str(vector["cache_size"]))
+        assert TokenCache(size).resolve((token,))
+        overflow = SessionErrorCode.AUTH_TOKEN_CACHE_OVERFLOW
+        assert code_of(TokenCache(size - 1), token) == overflow
+
+
+def test_all_structures_are_there() -> None:
+    assert len(STRUCTURES) == 9
+    assert sum("error" in vector for vector in STRUCTURES) == 4
