@@ -261,13 +261,12 @@ AIOMOQT_RELAY = Through(
     ),
     "Listening on",
 )
-RELAY_CACHE = 128 * MIB
 
 
-def our_relay(*words: str) -> Through:
+def our_relay() -> Through:
     """`kvcs relay`."""
     ours = (sys.executable, "-m", "kvcs.cli.main", "relay", "--listen", "127.0.0.1:{port}", *SHOWN)
-    return Through((*ours, *words), "relaying at")
+    return Through(ours, "relaying at")
 
 
 def through(relay: Through, **changes: Any) -> Case:
@@ -303,20 +302,20 @@ RELAY = Group(
 )
 
 BESIDE = Group(
-    "Through kvcs relay with 128 MiB of cache, a subscriber beside one that is stopped",
+    "Through kvcs relay, a subscriber beside one that is stopped",
     {
-        "alone": through(our_relay("--cache-bytes", str(RELAY_CACHE))),
-        "beside": through(
-            our_relay("--cache-bytes", str(RELAY_CACHE)), client="take-beside-stopped"
-        ),
+        "alone": through(our_relay()),
+        "beside": through(our_relay(), client="take-beside-stopped"),
     },
     (
         ratio("beside a stopped subscriber / alone", "beside", "alone", 0.9),
-        bound(
-            "the relay's growth, of cache + 64 MiB",
-            "beside",
-            lambda n: n["relay_anonymous"],
-            RELAY_CACHE + 64 * MIB,
+        Row(
+            "the relay's growth, of the content + 64 MiB",
+            lambda r: r["beside"]["relay_anonymous"] / (r["beside"]["each"] + 64 * MIB),
+            ("beside",),
+            1.0,
+            True,
+            "of limit",
         ),
     ),
 )
