@@ -170,7 +170,7 @@ class RelayLink:
         self._spawn(self._forget_later(session))
         if len(self._left) > MOST_LEFT:
             await next(iter(self._left)).close()
-        # A URI from where a URI led us is not followed: two relays could send us to and fro.
+        # A URI from where a URI led us is not followed: two relays could send us in circles.
         return self._target(moved) if session.url == self.url else self.url
 
     async def _forget_later(self, session: Session) -> None:
