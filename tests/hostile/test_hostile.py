@@ -111,9 +111,7 @@ CASES: dict[str, Case] = {
     "reorders": Case(lambda _: [Reorder()], COMPLETE),
     "duplicates": Case(lambda _: [Duplicate(3)], COMPLETE),
     "reorders and duplicates": Case(lambda _: [Reorder(), Duplicate(2)], COMPLETE),
-    "changes priorities and properties": Case(
-        lambda _: [Restyle()], COMPLETE, sealed={"conflict"}
-    ),
+    "changes priorities and properties": Case(lambda _: [Restyle()], COMPLETE, sealed={"conflict"}),
     "never stops": Case(lambda _: [Endless()], deadline=SHORT),
     "never stops with manifests": Case(
         lambda _: [EndlessVersions()], {"complete", "conflict"}, {"complete"}
