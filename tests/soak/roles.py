@@ -11,8 +11,12 @@ from kvcs.bench.worker import identity_of, say, server_tls, until_told
 from kvcs.consumer import Consumer
 from kvcs.formats.safetensors import KvFile, KvFileSink, KvFileSource
 from kvcs.publisher import Publisher, produce
+from kvcs.retrieval import Options
 from moqt import ClientTls
 from moqt.quic import backend
+
+PATIENT = Options(stall=300.0)
+"""Other programs may keep a machine busy for long."""
 
 
 class KeyUpdates(logging.Handler):
@@ -58,7 +62,7 @@ async def subscribe_again(plan: Plan, url: str) -> None:
         watch.start()
         for _ in range(plan.options["repeat"]):
             with KvFileSink(target, identity.descriptor, len(identity.block_keys)) as sink:
-                retrieval = consumer.retrieve(identity, sink)
+                retrieval = consumer.retrieve(identity, sink, PATIENT)
                 async for _layer in retrieval:
                     pass
                 report = await retrieval.finish()

@@ -39,6 +39,7 @@ def transfer(directory: Path, mtu: int, scale: float, repeat: int, note: Note) -
         mtu=mtu,
         size_mib=max(2, int(1024 * scale) & ~1),
         object_kib=32,
+        settings={"idle_timeout": 120.0},  # other programs may keep a machine busy for long
         options={"repeat": repeat},
     )
     prepare(plan)
