@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from kvcs.layer_fetch import PeerHabits
+from kvcs.manifest_reception import ManifestRoom
 from moqt import NamespaceSubscription, Session, TrackNamespace
 from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
 
@@ -83,6 +84,7 @@ class Directory:
         self.tracks = asyncio.Semaphore(MAX_TRACKS)
         """To be held while a data track is asked for."""
         self.habits = PeerHabits()
+        self.manifests = ManifestRoom()
         self._session = session
         self._entries: dict[TrackNamespace, Entry] = {}
         self._turn = asyncio.Lock()

@@ -190,6 +190,7 @@ class Discovery:
             self._manifest_changed,
             keys=self._keys,
             key_ring=self._key_ring,
+            room=self._directory.manifests,
         )
         self._watches[namespace] = watch
         self._tasks[namespace] = self._loop.create_task(watch.run())

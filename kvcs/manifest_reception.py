@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from weakref import WeakKeyDictionary, WeakSet
 
 from kvcs.envelope import MAX_WRAPPING
 from kvcs.errors import ManifestError
@@ -13,6 +14,29 @@ from kvcs.sealing import OpeningSink, TrackOpener
 from kvcs.secure_objects import key_id_of
 from moqt import GroupOrder, IncomingStream, Location, ObjectHeader, ObjectStatus, StreamSink
 from moqt.errors import StreamReset
+
+MAX_TOGETHER = 2 * MAX_OCTETS
+"""Octets of manifests that arrive, or were not read yet, over one session: many candidates are read at once."""
+
+
+class ManifestRoom:
+    """What the manifests of one session take together. The largest has to give way, so that who announces many or long
+    ones does not keep others out."""
+
+    def __init__(self, limit: int = MAX_TOGETHER) -> None:
+        self._limit = limit
+        self._taken: WeakKeyDictionary[ManifestReceiver, int] = WeakKeyDictionary()
+
+    @property
+    def octets(self) -> int:
+        """What is taken at this moment."""
+        return sum(self._taken.values())
+
+    def take(self, receiver: ManifestReceiver, octets: int) -> None:
+        """More of a manifest came; below zero, something of it was used or dropped."""
+        self._taken[receiver] = self._taken.get(receiver, 0) + octets
+        while octets > 0 and self.octets > self._limit:
+            max(self._taken, key=lambda one: self._taken[one]).crowded_out(self._limit)
 
 
 class ManifestReceiver:
@@ -25,7 +49,10 @@ class ManifestReceiver:
         on_change: Callable[[], None],
         opener: TrackOpener | None = None,
         discarded: Counter[DiscardReason] | None = None,
+        room: ManifestRoom | None = None,
     ) -> None:
+        self.room = room or ManifestRoom()
+        self._sinks: WeakSet[_VersionSink] = WeakSet()
         self.newest: tuple[int, bytes] | None = None
         """Version and octets."""
         self.busy = 0
@@ -45,6 +72,7 @@ class ManifestReceiver:
         """A stream of the track starts."""
         self.busy += 1
         sink = _VersionSink(self)
+        self._sinks.add(sink)
         if self._opener is None:
             return sink
         return OpeningSink(sink, self._opener, self, stream.default_priority)
@@ -67,13 +95,33 @@ class ManifestReceiver:
     def wants(self, location: Location) -> bool:
         """Whether an Object is a version newer than what is here."""
         known = -1 if self.newest is None else self.newest[0]
-        return location.object == 0 and location.group > known
+        return self.error is None and location.object == 0 and location.group > known
 
     def take(self, version: int, octets: bytes) -> None:
         """A version is whole."""
         if self.wants(Location(version, 0)):
+            self.used()
             self.newest = version, octets
+            self.room.take(self, len(octets))
             self.on_change()
+
+    def used(self) -> None:
+        """The newest version was read, or is none any more."""
+        if self.newest is not None:
+            version, octets = self.newest
+            self.newest = version, b""
+            self.room.take(self, -len(octets))
+
+    def crowded_out(self, limit: int) -> None:
+        """There is no room for it, the largest of all."""
+        self.error = ManifestError(
+            f"manifest: those that arrive may have {limit} octets together, and this is the longest; "
+            "the publication is discarded"
+        )
+        for sink in tuple(self._sinks):
+            sink.drop()
+        self.used()
+        self.on_change()
 
     def refuse(self, length: int) -> None:
         """A version is longer than any manifest may be."""
@@ -99,7 +147,7 @@ class _VersionSink(StreamSink):
         self._version = 0
 
     def object_begin(self, header: ObjectHeader) -> None:
-        self._octets = None
+        self.drop()
         if header.status is not ObjectStatus.NORMAL or not self._receiver.wants(header.location):
             return
         if header.payload_length > MAX_OCTETS:
@@ -112,12 +160,20 @@ class _VersionSink(StreamSink):
     def payload(self, chunk: memoryview) -> None:
         if self._octets is not None:
             self._octets += chunk
+            self._receiver.room.take(self._receiver, len(chunk))
+
+    def drop(self) -> None:
+        """What came of the version is not used."""
+        octets, self._octets = self._octets, None
+        if octets is not None:
+            self._receiver.room.take(self._receiver, -len(octets))
 
     def object_end(self) -> None:
-        if self._octets is not None:
-            self._receiver.take(self._version, bytes(self._octets))
-            self._octets = None
+        octets = self._octets
+        self.drop()
+        if octets is not None:
+            self._receiver.take(self._version, bytes(octets))
 
     def closed(self, error: StreamReset | None) -> None:
-        self._octets = None
+        self.drop()
         self._receiver.stream_closed(error)

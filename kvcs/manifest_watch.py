@@ -26,7 +26,7 @@ from kvcs.manifest import (
     check_successor,
     matched_blocks,
 )
-from kvcs.manifest_reception import ManifestReceiver
+from kvcs.manifest_reception import ManifestReceiver, ManifestRoom
 from kvcs.naming import MANIFEST, MANIFEST_COSE, PublicationName
 from kvcs.payload import Component, DiscardReason
 from kvcs.sealing import TrackOpener
@@ -74,7 +74,9 @@ class ManifestWatch:
         *,
         keys: TrustedKeys | None = None,
         key_ring: KeyRing | None = None,
+        room: ManifestRoom | None = None,
     ) -> None:
+        self._room = room or ManifestRoom()
         self.name = name
         self.current: Manifest | None = None
         self.matched = 0
@@ -147,7 +149,7 @@ class ManifestWatch:
         opener = None
         if self._key_ring is not None:
             opener = TrackOpener(self._key_ring, FullTrackName(self.name.namespace, track))
-        return ManifestReceiver(self._news.set, opener, self.discarded)
+        return ManifestReceiver(self._news.set, opener, self.discarded, self._room)
 
     async def _subscribe_signed(self) -> ManifestReceiver:
         receiver = self._receiver(MANIFEST_COSE)
@@ -255,7 +257,7 @@ class ManifestWatch:
         if receiver.newest is None or receiver.newest[0] <= self._version:
             return
         self._version, octets = receiver.newest
-        receiver.newest = self._version, b""
+        receiver.used()
         try:
             manifest = self._read(octets)
         except ManifestError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from kvcs import manifest_watch
 from kvcs.errors import Incomplete, ManifestError, PublicationStopped
 from kvcs.kvsp.identity import Identity, LiteralProfile
 from kvcs.manifest import MAX_OCTETS
-from kvcs.manifest_reception import ManifestReceiver
+from kvcs.manifest_reception import ManifestReceiver, ManifestRoom
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import MANIFEST, MANIFEST_COSE
 from kvcs.publication import Publication
@@ -402,3 +403,42 @@ def test_only_object_0_of_a_group_is_a_version() -> None:
         sink.payload(memoryview(octets))
         sink.object_end()
     assert receiver.newest == (0, b"ok")
+
+
+def test_manifests_that_arrive_at_once_share_their_room() -> None:
+    """M2: the longest gives way, with everything that it took, and the others go on."""
+    room = ManifestRoom(100)
+    long, short = (ManifestReceiver(lambda: None, room=room) for _ in range(2))
+    first, second, other = [one.open_stream(IncomingStream(3, 0)) for one in (long, long, short)]
+    for sink, location in ((first, (0, 0)), (second, (1, 0)), (other, (0, 0))):
+        sink.object_begin(ObjectHeader(Location(*location), 40))
+    for sink in (first, second, other):
+        sink.payload(memoryview(bytes(30)))
+    assert room.octets == 90
+    other.payload(memoryview(bytes(10)))
+    assert room.octets == 100
+    first.payload(memoryview(bytes(1)))
+    assert isinstance(long.error, ManifestError)
+    assert room.octets == 40
+    second.payload(memoryview(bytes(10)))
+    second.object_end()
+    assert long.newest is None
+    other.object_end()
+    assert short.newest == (0, bytes(40))
+    assert room.octets == 40
+    short.used()
+    assert room.octets == 0
+    del long, first, second, sink
+    gc.collect()
+    assert room.octets == 0
+
+
+def test_versions_that_nobody_reads_count_once() -> None:
+    receiver = ManifestReceiver(lambda: None, room=(room := ManifestRoom(100)))
+    sink = receiver.open_stream(IncomingStream(3, 0))
+    for version in range(5):
+        sink.object_begin(ObjectHeader(Location(version, 0), 40))
+        sink.payload(memoryview(bytes(40)))
+        sink.object_end()
+    assert receiver.error is None
+    assert room.octets == 40

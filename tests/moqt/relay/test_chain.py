@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from moqt import Location, LocationFilter, Track
+from moqt import Location, LocationFilter, ObjectHeader, Track
+from moqt.relay import Relay
+from moqt.relay.incoming import FetchSink, LiveSink
 from moqt.wire.messages import Fetch, Subscribe
 from tests.support.ends import NAME, content, grid, publish, quiet, until
 from tests.support.relays import Net, Noted, ended, join_noted, net
+
+Begin = Callable[[Any, ObjectHeader], None]
 
 
 def taken(world: Net) -> int:
@@ -30,13 +37,32 @@ async def chain(world: Net, track: Track) -> None:
     await world.relay(a)
 
 
+def count_objects(monkeypatch: pytest.MonkeyPatch, relay: Relay) -> Counter[Location]:
+    """How often each Object comes to a relay from upstream, live or fetched."""
+    crossed: Counter[Location] = Counter()
+    for kind in (LiveSink, FetchSink):
+        monkeypatch.setattr(kind, "object_begin", _counting(kind.object_begin, relay, crossed))
+    return crossed
+
+
+def _counting(begin: Begin, relay: Relay, crossed: Counter[Location]) -> Begin:
+    def counted(sink: Any, header: ObjectHeader) -> None:
+        if sink._track.cache is relay.cache and header.payload_length:
+            crossed[header.location] += 1
+        begin(sink, header)
+
+    return counted
+
+
 @pytest.mark.parametrize("consumers", [1, 8, 32])
-async def test_the_two_relay_figure(consumers: int) -> None:
-    """R1: B has Groups 0 to 4, Group 5 is in production. Each Object crosses to B once, however many ask."""
+async def test_the_two_relay_figure(consumers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R1: B has Groups 0 to 4, Group 5 is in production. Each Object crosses to B once, however many ask: counted in
+    Objects and in octets."""
     async with net() as world:
         track = Track(NAME)
         await chain(world, track)
         b = world.relays[1]
+        crossed = count_objects(monkeypatch, b)
         publish(track, range(4))
         first, _ = await join_noted(await world.session(b))
         publish(track, [4])
@@ -60,6 +86,7 @@ async def test_the_two_relay_figure(consumers: int) -> None:
             assert noted.live == [Location(5, 2), Location(5, 3), *grid([6])]
             assert all(noted.payloads[at] == content(at) for at in grid(range(7)))
             assert subscription.resets == 0
+        assert crossed == Counter(grid(range(7)))
         # 6 Objects of 100 octets and their framing, once.
         assert 600 <= taken(world) - before <= 720
         assert 2800 <= taken(world) <= 2800 + 28 * 6 + 60

@@ -291,6 +291,19 @@ async def test_limits_of_a_session() -> None:
         await refused(session.publish_namespace((b"c",)))
         await session.subscribe_namespace((b"a",))
         await refused(session.subscribe_namespace((b"b",)))
+
+        def tracks(prefix: bytes) -> object:
+            return session.driver.ask(lambda i: SubscribeTracks(i, (prefix,), Parameters()))
+
+        def offer(name: bytes) -> object:
+            track = FullTrackName((b"a",), name)
+            return session.driver.ask(lambda i: Publish(i, track, len(name), Parameters(), ()))
+
+        await tracks(b"a")  # type: ignore[misc]
+        await refused(tracks(b"b"))
+        for name in (b"x", b"xx"):
+            await offer(name)  # type: ignore[misc]
+        await refused(offer(b"xxx"))
         held[0].cancel()
         await quiet()
         world.networks[session].stall(session.driver.transport)
