@@ -1,87 +1,213 @@
-"""Authorisation tokens: their seals, their claims, and files that should hold one."""
+"""Authorisation tokens, what they are checked with, and what encrypts: tokens, claims, key files, sealed Objects."""
 
 from __future__ import annotations
 
+import base64
+import hmac
+import json
+from pathlib import Path
+
 import cbor2
 
-from kvcs.access.compact import open_compact
 from kvcs.access.cwt import claims_in, open_token
-from kvcs.access.keys import KeyRing, SharedKey
-from kvcs.access.tokenfile import token_octets, token_text
-from moqt.auth import Action, Claims, permits
+from kvcs.access.identities import names_of, parse_identities
+from kvcs.access.keys import KeyRing as CheckingRing
+from kvcs.access.keys import load_ring, load_sealing_key
+from kvcs.access.tokenfile import token_octets
+from kvcs.errors import UsageError
+from kvcs.key_ring import parse_keys
+from kvcs.naming import PROTOCOL
+from kvcs.payload import Discard
+from kvcs.secure_objects import LEAST_KEY_ID, ObjectCipher, Suite, key_id_of
+from moqt import FullTrackName, Location, Query
+from moqt.auth import Action, Refusal
 from moqt.errors import TokenFault
-from tests.fuzz.target import Target
-from tests.support.tokens import C4M, KEYS, KVCS, SHARED, make
+from tests.fuzz.target import Choices, Target
+from tests.fuzz.targets.files import through_file
+from tests.kvcs.access.test_policy import policy
+from tests.support.tokens import SCOPE, SHARED, as_token, make
 
-_RING = KeyRing(
-    [SHARED, *(key if isinstance(key, SharedKey) else key.public for key in KEYS.values())]
-)
-_SEALED = [bytes.fromhex(vector["cwt_mac0_tag61"]) for vector in KVCS["tokens"]]
-_SEALED += [make(key) for key in KEYS.values()]
-_COMPACT = [vector["compact_c4m_vector_form"].encode("ascii") for vector in KVCS["tokens"]]
-_CLAIMS = [bytes.fromhex(vector["claims_cbor"]) for vector in KVCS["tokens"]]
-_CLAIMS += [
-    bytes.fromhex("".join(vector["payload_cbor_hex"].split()))
-    for vector in C4M["MOQT Authorization Scopes"]
+_RING = CheckingRing([SHARED])
+_TOKENS = [make(), make(SHARED, ("subscribe",), b"t" * 16)]
+_CLAIMED = [open_token(token, _RING) for token in _TOKENS]
+_TRACK = FullTrackName((b"kvcs-1", b"x"), b"k.raw.s0")
+_SECRET = b"k" * 32
+_PLAIN = b"what was sealed"
+
+
+def token(data: bytes) -> None:
+    """A token: nothing that its key has not sealed says anything."""
+    assert open_token(data, _RING) in _CLAIMED, "claims that nobody sealed"
+    found = token_octets(data)
+    assert found is None or len(found) <= len(data)
+
+
+def token_policy(data: bytes) -> None:
+    """Sealed claims of any content, and requests: never a scope but the claims' own, never a fault."""
+    choices = Choices(data)
+    action = list(Action)[choices.number() % len(Action)]
+    scope = SCOPE if choices.number() & 1 else b"t" * 16
+    payload = choices.rest()
+    claims_in(payload)
+    protected = b"\xa1\x01\x05"
+    structure = cbor2.dumps(["MAC0", protected, b"", payload])
+    tag = hmac.digest(SHARED.octets, structure, "sha256")
+    sealed = cbor2.dumps(cbor2.CBORTag(17, [protected, {4: SHARED.key_id}, payload, tag]))
+    query = Query(
+        action=action,
+        namespace=(PROTOCOL, scope, b"c" * 32, b"a" * 32, b"p" * 16),
+        track=b"t",
+        tokens=(as_token(sealed),),
+    )
+    decision = policy().decide(query)
+    if isinstance(decision, Refusal):
+        raise TokenFault(decision.reason)
+
+
+def identities(data: bytes) -> None:
+    """A file that says what certificates allow, and a certificate."""
+    names_of(data)
+    parse_identities(data)
+
+
+def key_ring(data: bytes) -> None:
+    """A key ring; its secrets are nowhere in how it is shown."""
+    for key in parse_keys(data):
+        assert not key.key_id or key.key_id >= LEAST_KEY_ID
+        assert key.secret.hex() not in repr(key)
+
+
+def sealed_object(data: bytes) -> None:
+    """What comes in the place of a sealed Object: nothing opens but what was sealed there."""
+    choices = Choices(data)
+    place = Location(choices.number(), choices.number(4))
+    priority = choices.number()
+    properties = ((0x0B, choices.piece(choices.number())),)
+    found = key_id_of(properties)
+    cipher = ObjectCipher(_SECRET, Suite.AES_128_GCM_SHA256_128, LEAST_KEY_ID, _TRACK)
+    immutable = found[1] if found is not None else cipher.immutable
+    opened = cipher.open(place, priority, immutable, choices.rest())
+    assert bytes(opened) == _PLAIN
+    assert (place, priority) == (Location(1, 2), 100)
+
+
+def _checking(path: Path) -> None:
+    load_ring([path])
+
+
+def _sealing(path: Path) -> None:
+    load_sealing_key(path)
+
+
+def _sealed_seed() -> bytes:
+    cipher = ObjectCipher(_SECRET, Suite.AES_128_GCM_SHA256_128, LEAST_KEY_ID, _TRACK)
+    octets = cipher.seal(Location(1, 2), 100, _PLAIN)
+    immutable = cipher.immutable
+    return b"\1" + (2).to_bytes(4, "big") + b"\x64" + bytes((len(immutable),)) + immutable + octets
+
+
+def _b64(octets: bytes) -> str:
+    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode("ascii")
+
+
+_RINGS = [
+    json.dumps(
+        {
+            "keys": [
+                {
+                    "kty": "oct",
+                    "kid": f"{LEAST_KEY_ID + n:x}",
+                    "alg": suite.name,
+                    "k": _b64(_SECRET),
+                    "nbf": n,
+                }
+                for n, suite in enumerate(Suite)
+            ]
+        }
+    ).encode()
 ]
-_TRUE = {claims_in(cbor2.loads(token).value.value[2]) for token in _SEALED}
-_WORDS = [
-    *(b"\xd8\x3d", b"\xd1", b"\xd2", b"\x84", b"\xa0", b"\xf6", b"\xf9\x7e\0", b"\x9f", b"\xff"),
-    *(b"\x19\x01\x47", b"\x19\x01\x48", b"\x82\x01\x40", b"\x81" * 100, b"\x5a\xff\xff\xff\xff"),
+_SHARED_JWK = json.dumps({"kty": "oct", "kid": "k1", "k": _b64(b"s" * 32)}).encode()
+_CLAIMS = [
+    cbor2.dumps({1: "iss", 4: 1_900_000_500, 7: b"cti", 327: [[[4, 7], [b"kvcs-1", SCOPE]]]}),
+    cbor2.dumps({4: 1_900_000_500, 327: [[[2, 3], [b"kvcs-1", [1, b"t"]]]], 328: 5}),
 ]
-
-
-def sealed(data: bytes) -> None:
-    """Only what was truly sealed comes out."""
-    assert open_token(data, _RING) in _TRUE, "claims that nobody sealed"
-
-
-def compact(data: bytes) -> None:
-    """The same for the form of C4M's examples."""
-    assert open_compact(data, KeyRing([SHARED])) in _TRUE, "claims that nobody sealed"
-
-
-def claims(data: bytes) -> None:
-    """Claims as whoever has a key may write them: read and matched, or refused."""
-    found = claims_in(data)
-    assert isinstance(found, Claims)
-    for action in Action:
-        permits(found.scopes, action, (b"kvcs-1", b"s" * 16), b"t")
-
-
-def file(data: bytes) -> None:
-    """What is read from a file is written as it was."""
-    octets = token_octets(data)
-    if octets is not None:
-        assert token_octets(token_text(octets).encode("ascii")) == octets
-
+_CBOR = [
+    *(
+        b"\xa0",
+        b"\x80",
+        b"\x40",
+        b"\xf6",
+        b"\x01\x41k",
+        b"\x82\x01\x41k",
+        b"\xf9\x7e\0",
+        b"\xd8\x3d",
+    ),
+    *(b"\xd1", b"\x19\x01\x47", b"\x19\x01\x48", b"\x9b" + b"\xff" * 8, b"\x81" * 60),
+]
+_JSON = [
+    b"null",
+    b"true",
+    b"-1",
+    b"9" * 30,
+    b'"',
+    b"\\ud800",
+    b"[",
+    b"{",
+    b"}",
+    b'"kty":"oct"',
+    b'"k":',
+]
 
 TARGETS = (
     Target(
-        name="access-token",
-        run=sealed,
+        name="token-cwt",
+        run=token,
         errors=(TokenFault,),
-        seeds=_SEALED,
-        words=_WORDS,
-        most=1024,
+        seeds=_TOKENS,
+        words=_CBOR,
     ),
     Target(
-        name="access-compact",
-        run=compact,
+        name="token-claims",
+        run=token_policy,
         errors=(TokenFault,),
-        seeds=_COMPACT,
-        words=[b"."],
-        most=1024,
+        seeds=[b"\4\1" + claims for claims in _CLAIMS],
+        words=_CBOR,
     ),
     Target(
-        name="access-claims",
-        run=claims,
-        errors=(TokenFault,),
-        seeds=_CLAIMS,
-        words=_WORDS,
-        most=2048,
+        name="client-scopes",
+        run=identities,
+        errors=(UsageError,),
+        seeds=[
+            json.dumps(
+                {"identities": [{"san": "a", "scopes": ["00" * 16], "publish": True}]}
+            ).encode(),
+            json.dumps(
+                {"identities": [{"fingerprint": "00" * 32, "scopes": ["ab" * 16]}]}
+            ).encode(),
+        ],
+        words=_JSON,
+    ),
+    Target(name="key-ring", run=key_ring, errors=(UsageError,), seeds=_RINGS, words=_JSON),
+    Target(
+        name="sealed-object",
+        run=sealed_object,
+        errors=(Discard,),
+        seeds=[_sealed_seed()],
+        words=[b"\0\x0a", b"\2", b"\x0b"],
+        most=400,
     ),
     Target(
-        name="access-file", run=file, errors=(), seeds=[*_COMPACT, *_SEALED], words=[b"\n", b"-_"]
+        name="checking-keys",
+        run=through_file(_checking),
+        errors=(UsageError,),
+        seeds=[_SHARED_JWK, json.dumps({"keys": [json.loads(_SHARED_JWK)]}).encode()],
+        words=_JSON,
+    ),
+    Target(
+        name="sealing-keys",
+        run=through_file(_sealing),
+        errors=(UsageError,),
+        seeds=[_SHARED_JWK],
+        words=_JSON,
     ),
 )

@@ -30,7 +30,7 @@ _MEMORY = Path("/dev/shm")  # noqa: S108 - where there is one, no disk is needed
 _DIRECTORY = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
-def _file(use: Callable[[Path], object]) -> Run:
+def through_file(use: Callable[[Path], object]) -> Run:
     """`use` with a file that holds the input, in memory where that is possible."""
 
     def run(data: bytes) -> None:
@@ -178,7 +178,7 @@ TARGETS = (
     ),
     Target(
         name="kv-file",
-        run=_file(_kv_file),
+        run=through_file(_kv_file),
         errors=(UsageError,),
         seeds=[_cache(), _cache(dtype="f16"), SAFETENSORS],
         words=_TENSORS,
@@ -207,7 +207,7 @@ TARGETS = (
     ),
     Target(
         name="token-file",
-        run=_file(load_tokens),
+        run=through_file(load_tokens),
         errors=(UsageError,),
         seeds=[b"[1,2,3]", npy([1, 2, 3]), _cache()],
         words=_TENSORS,
@@ -215,7 +215,7 @@ TARGETS = (
     ),
     Target(
         name="descriptor-file",
-        run=_file(load_descriptor),
+        run=through_file(load_descriptor),
         errors=(UsageError,),
         seeds=[_compact(descriptor_json()), _cache()],
         words=_TENSORS,
@@ -223,7 +223,7 @@ TARGETS = (
     ),
     Target(
         name="public-keys",
-        run=_file(_keys),
+        run=through_file(_keys),
         errors=(UsageError,),
         seeds=_public_files(),
         words=_KEY_WORDS,
@@ -231,7 +231,7 @@ TARGETS = (
     ),
     Target(
         name="private-keys",
-        run=_file(_private),
+        run=through_file(_private),
         errors=(UsageError,),
         seeds=_private_files(),
         words=_KEY_WORDS,
@@ -246,7 +246,7 @@ TARGETS = (
     ),
     Target(
         name="settings",
-        run=_file(_settings),
+        run=through_file(_settings),
         errors=(UsageError,),
         seeds=[
             b'scope_key = "k"\n[subscribe]\ndeadline = 30\nno_probe = true\nca = "x"\n',
