@@ -73,8 +73,8 @@ def _header(octets: bytes) -> tuple[int, bytes | None]:
         raise TokenFault("token: its header is not that of a CAT")
     if header.keys() - {_ALGORITHM, _KEY_ID, _TYPE}:
         raise TokenFault("token: its header says what is not known here")
-    algorithm = {_HMAC: HS256, ES256: ES256}.get(header.get(_ALGORITHM, 0))
-    key_id = header.get(_KEY_ID)
+    number, key_id = header.get(_ALGORITHM), header.get(_KEY_ID)
+    algorithm = {_HMAC: HS256, ES256: ES256}.get(number) if type(number) is int else None
     if algorithm is None or not isinstance(key_id, bytes | None):
         raise TokenFault("token: its algorithm must be HMAC-SHA-256 (-4) or ES256 (-7)")
     return algorithm, key_id

@@ -129,6 +129,8 @@ def encoded(header: Any) -> bytes:
         encoded({1: 5, 16: "CAT"}),
         encoded({1: -8, 16: "CAT"}),
         encoded({1: "x", 16: "CAT"}),
+        encoded({1: {}, 16: "CAT"}),
+        encoded({1: [-4], 16: {}}),
         encoded({1: -4, 16: "JWT"}),
         encoded({1: -4}),
         encoded({1: -4, 16: "CAT", 2: [9]}),
