@@ -123,11 +123,17 @@ class CappedReno(RenoCongestionControl):
     def __init__(self, *, max_datagram_size: int) -> None:
         super().__init__(max_datagram_size=max_datagram_size)
         self._cap = _largest_window(max_datagram_size)
+        self._granted = _initial_window(max_datagram_size)
         self.large_losses = 0
         """Times that large packets were lost since one was acknowledged."""
 
     def resize(self, max_datagram_size: int) -> None:
-        """Datagrams have another size from now on (RFC 9002 section 7.2)."""
+        """Datagrams have another size from now on. As long as nothing was lost, the initial window is reckoned anew
+        (RFC 9002 section 7.2)."""
+        gain = _initial_window(max_datagram_size) - self._granted
+        if self.ssthresh is None and gain > 0:
+            self._granted += gain
+            self.congestion_window += gain
         self._max_datagram_size = max_datagram_size
         self._cap = _largest_window(max_datagram_size)
         least = K_MINIMUM_WINDOW * max_datagram_size
@@ -174,6 +180,10 @@ class CappedReno(RenoCongestionControl):
     def _count_large(self, packets: list[QuicSentPacket]) -> None:
         if any(packet.sent_bytes > SMALLEST_DATAGRAM for packet in packets):
             self.large_losses += 1
+
+
+def _initial_window(max_datagram_size: int) -> int:
+    return min(10 * max_datagram_size, max(14720, 2 * max_datagram_size))
 
 
 def _largest_window(max_datagram_size: int) -> int:

@@ -75,6 +75,8 @@ class Arrivals:
         """Payload by track."""
         self.groups: list[tuple[bytes, int]] = []
         """Tracks and Groups, as the last octet of each Group came."""
+        self.octets_then: dict[tuple[bytes, int], Counter[bytes]] = {}
+        """`octets` at that moment: more may have come before a test sees it."""
         self.on_octets: Callable[[int], None] = lambda octets: None
         """Called for every slice of payload."""
         self._left: Counter[tuple[bytes, int]] = Counter()
@@ -100,6 +102,7 @@ class Arrivals:
         self._left[name, group] += 1
         if self._left[name, group] == objects:
             self.groups.append((name, group))
+            self.octets_then[name, group] = Counter(self.octets)
         self._news.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -198,3 +198,20 @@ def test_the_window_and_the_size_of_datagrams(before: int, after: int) -> None:
     control.congestion_window = 2 * MIB
     control.resize(after)
     assert control.congestion_window == (2 * MIB if after > 8192 else MIB)
+
+
+@pytest.mark.parametrize(("size", "window"), [(1200, 12_000), (1452, 14_520), (16_000, 32_000)])
+def test_the_initial_window_follows_the_datagram_size(size: int, window: int) -> None:
+    """RFC 9002 section 7.2; what grew meanwhile stays, and after a loss nothing is added."""
+    control = CappedReno(max_datagram_size=1200)
+    control.congestion_window += 700
+    control.resize(size)
+    assert control.congestion_window == window + 700
+    for again in (1200, size):
+        control.resize(again)
+    assert control.congestion_window == max(window + 700, 2 * size), "it is granted once"
+    control.resize(1200)
+    control.ssthresh = 8000
+    control.congestion_window = 8000
+    control.resize(1452)
+    assert control.congestion_window == 8000
