@@ -1,8 +1,9 @@
 """Which stream's octets go to the transport next (draft-22 section 7.1).
 
-A QUIC library sends what it holds in an order of its own. So it is given little: while it holds less than a
-watermark of unsent octets, the scheduler pulls more from the stream that is most urgent at this moment. Content is
-pulled, not pushed: nothing is read or framed before it is about to be sent, and nothing queues for a slow peer.
+What a transport holds is not overtaken any more, and some QUIC libraries send it in an order of their own. So it is
+given little: while it holds less than a watermark of unsent octets, the scheduler pulls more from the stream that is
+most urgent at this moment. Content is pulled, not pushed: nothing is read or framed before it is about to be sent, and
+nothing queues for a slow peer.
 
 The order: Subscriber Priority; Publisher Priority; within one request its Group Order, fill before live, and the lower
 Subgroup ID. Requests that are equal in the first two take turns of a quantum.
