@@ -10,11 +10,13 @@ from moqt.config import RelayConfig
 from moqt.errors import LocalError, MoqtError, RequestErrorCode, RequestRejected
 from moqt.model import TrackNamespace
 from moqt.namespaces import NamespaceSubscription
+from moqt.protocol.requests import RequestState
 from moqt.relay.announcing import Announcer, circle_probe
 from moqt.relay.prefixes import Prefixes, TracksWanted
 from moqt.relay.sources import Source, Sources
 from moqt.session import Session
 from moqt.url import parse_url
+from moqt.wire.messages import PublishNamespace
 from moqt.wire.parameters import AuthorizationToken
 
 _log = logging.getLogger(__name__)
@@ -123,7 +125,7 @@ class Link:
             limit=self._config.max_announced,
             tokens=self._tokens,
         )
-        session.driver.spawn(self._announcer.run())
+        announcing = session.driver.spawn(self._announcer.run())
         self.tracks.attach(session, source)
         self._tells_all = True
         everything = asyncio.create_task(self._watch(session, self._announcer, ()))
@@ -134,8 +136,9 @@ class Link:
             ]
             await asyncio.wait(closed, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            announcing.cancel()
             everything.cancel()
-            await asyncio.gather(everything, return_exceptions=True)
+            await asyncio.gather(everything, announcing, return_exceptions=True)
         _log.warning("the session with %s ended: %s", self.url, session.closed or "it leaves")
 
     def _leave(self) -> None:
@@ -213,6 +216,11 @@ async def _follow(subscription: NamespaceSubscription, announcer: Announcer) -> 
 
 
 async def _close_when_idle(session: Session) -> None:
-    while session.driver.core.requests.open:  # noqa: ASYNC110 - rare, and in no hurry
-        await asyncio.sleep(0.1)
+    """What was offered there is offered to the next session; only what is under way is waited for."""
+    while any(not _is_offer(one) for one in session.driver.core.requests.open.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)  # rare, and in no hurry
     session.driver.close()
+
+
+def _is_offer(request: RequestState) -> bool:
+    return request.is_local and isinstance(request.message, PublishNamespace)

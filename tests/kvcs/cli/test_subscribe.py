@@ -156,6 +156,27 @@ async def test_the_next_url_gives_what_the_first_could_not(
     assert files.nothing_written()
 
 
+async def test_a_peer_that_leaves_for_another_url_is_followed(
+    files: Files, certificates: Path
+) -> None:
+    """GOAWAY with a URI: what is under way is let finish, and what it could not is had there."""
+    async with (
+        serving(certificates, files.identity) as (second, _, whole),
+        serving(certificates, files.identity, until=1) as (first, publisher, _),
+        program(*files.subscribe(first, *ca(certificates))) as consumer,
+    ):
+        await consumer.until("layer   0 usable")
+        (server,) = publisher._servers
+        server.goaway(uri=second)
+        await server.close()
+        ended = await consumer.outcome()
+    assert ended.status == 0, ended.err
+    assert ended.json["source"] == second
+    assert ended.json["publication"] == whole.name.publication_id.hex()
+    assert f"the peer leaves; going on at {second}" in ended.err
+    assert not files.nothing_written()
+
+
 async def test_not_found(files: Files, certificates: Path, capsys: Out, tmp_path: Path) -> None:
     """C1: exit status 3 once --wait is over, also when --deadline ends the waiting."""
     other = tmp_path / "other"

@@ -264,3 +264,30 @@ async def test_subscribe_tracks_is_passed_upstream() -> None:
         )
         publisher.driver.cancel(offer)
         await until(lambda: not any(relay.tracks for relay in world.relays))
+
+
+async def test_an_upstream_relay_that_leaves_is_followed_once() -> None:
+    """To the URL that it names; what is under way stays on the old session, what is asked next goes to the new one."""
+    async with net() as world:
+        first, second = [await world.relay(limits=SOON) for _ in range(2)]
+        edge = await world.relay(first, limits=SOON)
+        link = edge.links[0]
+        tracks = Track(NAME), Track(NAME)
+        await world.origin(first, tracks[0])
+        origin, _ = await world.origin(second, tracks[1])
+        noted, subscription = await join_noted(await world.session(edge))
+        old = link.session
+        assert old is not None
+        first.servers[0].goaway(uri=second.servers[0].url, timeout=30)
+        await eventually(lambda: link.session not in {None, old})
+        assert link.session is not None
+        assert link.session.url == second.servers[0].url
+        publish(tracks[0], [0])
+        await until(lambda: noted.live == grid([0]))
+        subscription.cancel()
+        await eventually(lambda: old.closed)
+        noted, subscription = await join_noted(await world.session(edge))
+        assert origin.subscribes == 1
+        second.servers[0].goaway(uri="moqt://memory:1", timeout=30)
+        await eventually(lambda: link.session and link.session.url == first.servers[0].url)
+        subscription.cancel()
