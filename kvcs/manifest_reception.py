@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from weakref import WeakKeyDictionary, WeakSet
 
-from kvcs.envelope import MAX_WRAPPING
 from kvcs.errors import ManifestError
 from kvcs.manifest import MAX_OCTETS
 from kvcs.payload import Discard, DiscardReason
-from kvcs.sealing import OpeningSink, TrackOpener
-from kvcs.secure_objects import key_id_of
+from kvcs.sealing import TrackOpener
+from kvcs.secure_objects import MAX_LIST, OVERHEAD, key_id_of
 from moqt import GroupOrder, IncomingStream, Location, ObjectHeader, ObjectStatus, StreamSink
 from moqt.errors import StreamReset
 
@@ -71,39 +70,42 @@ class ManifestReceiver:
     def open_stream(self, stream: IncomingStream) -> StreamSink:
         """A stream of the track starts."""
         self.busy += 1
-        sink = _VersionSink(self)
+        sink = _VersionSink(self, stream.default_priority)
         self._sinks.add(sink)
-        if self._opener is None:
-            return sink
-        return OpeningSink(sink, self._opener, self, stream.default_priority)
+        return sink
 
-    def admits(self, header: ObjectHeader, most: int) -> bool:
-        """Whether a sealed version is new and not too long."""
-        fits = header.payload_length <= MAX_OCTETS + MAX_WRAPPING + most
-        return fits and self.wants(header.location)
-
-    def came(self, octets: int) -> None:
-        """Something of a sealed version arrived."""
-
-    def refused(self, discard: Discard) -> None:
-        """A sealed version did not open: as if it had been lost."""
-        self._discarded[discard.reason] += 1
-        self.discard = discard
-        self.lost = True
-        self.on_change()
+    @property
+    def longest(self) -> int:
+        """Octets that a version may have as it arrives."""
+        return MAX_OCTETS if self._opener is None else MAX_OCTETS + OVERHEAD + MAX_LIST
 
     def wants(self, location: Location) -> bool:
         """Whether an Object is a version newer than what is here."""
         known = -1 if self.newest is None else self.newest[0]
         return self.error is None and location.object == 0 and location.group > known
 
-    def take(self, version: int, octets: bytes) -> None:
-        """A version is whole."""
-        if self.wants(Location(version, 0)):
-            self.used()
-            self.newest = version, octets
-            self.room.take(self, len(octets))
-            self.on_change()
+    def take(self, header: ObjectHeader, priority: int, octets: bytearray) -> None:
+        """A version is whole. One that does not open is as if it had been lost."""
+        if not self.wants(header.location):
+            return
+        payload: memoryview | bytearray = octets
+        if self._opener is not None:
+            try:
+                payload = self._opener.open(header, priority, octets)
+            except Discard as discard:
+                self._discarded[discard.reason] += 1
+                self.discard = discard
+                self.lost = True
+                self.on_change()
+                return
+            if len(payload) > MAX_OCTETS:
+                self.refuse(len(payload))
+                return
+        self.sealed = key_id_of(header.properties) is not None
+        self.used()
+        self.newest = header.location.group, bytes(payload)
+        self.room.take(self, len(payload))
+        self.on_change()
 
     def used(self) -> None:
         """The newest version was read, or is none any more."""
@@ -139,22 +141,22 @@ class ManifestReceiver:
 
 
 class _VersionSink(StreamSink):
-    """One stream, of what was opened. Memory is taken as octets arrive, never ahead of them."""
+    """One stream. Memory is taken as octets arrive, never ahead of them, and counted, sealed or not."""
 
-    def __init__(self, receiver: ManifestReceiver) -> None:
+    def __init__(self, receiver: ManifestReceiver, default_priority: int) -> None:
         self._receiver = receiver
+        self._default_priority = default_priority
+        self._header: ObjectHeader | None = None
         self._octets: bytearray | None = None
-        self._version = 0
 
     def object_begin(self, header: ObjectHeader) -> None:
         self.drop()
         if header.status is not ObjectStatus.NORMAL or not self._receiver.wants(header.location):
             return
-        if header.payload_length > MAX_OCTETS:
+        if header.payload_length > self._receiver.longest:
             self._receiver.refuse(header.payload_length)
             return
-        self._receiver.sealed = key_id_of(header.properties) is not None
-        self._version = header.location.group
+        self._header = header
         self._octets = bytearray()
 
     def payload(self, chunk: memoryview) -> None:
@@ -169,10 +171,12 @@ class _VersionSink(StreamSink):
             self._receiver.room.take(self._receiver, -len(octets))
 
     def object_end(self) -> None:
-        octets = self._octets
+        header, octets = self._header, self._octets
         self.drop()
-        if octets is not None:
-            self._receiver.take(self._version, bytes(octets))
+        if header is not None and octets is not None:
+            written = header.priority
+            priority = self._default_priority if written is None else written
+            self._receiver.take(header, priority, octets)
 
     def closed(self, error: StreamReset | None) -> None:
         self.drop()

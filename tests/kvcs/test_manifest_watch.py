@@ -20,6 +20,7 @@ from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import MANIFEST, MANIFEST_COSE
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher
+from kvcs.sealing import SealedTrack, TrackOpener
 from moqt import (
     Config,
     FullTrackName,
@@ -34,6 +35,7 @@ from moqt import (
 from moqt.errors import MoqtError, PublishDoneCode, RequestErrorCode, StreamReset
 from moqt.wire.messages import Fetch, Subscribe
 from tests.support.caches import SCOPE_KEY, descriptor
+from tests.support.rings import A, ring
 from tests.support.script import Play, ScriptedOrigin
 from tests.support.world import PATIENCE, Cache, Target, World, small, until, world
 
@@ -442,3 +444,47 @@ def test_versions_that_nobody_reads_count_once() -> None:
         sink.object_end()
     assert receiver.error is None
     assert room.octets == 40
+
+
+def test_encrypted_manifests_take_of_the_same_room() -> None:
+    """M2, X3: sealed octets are counted as they arrive, and what does not open is given back."""
+    room = ManifestRoom(100)
+    name = FullTrackName((b"n",), MANIFEST)
+    track = SealedTrack(name, ring(A))
+    track.add(Location(0, 0), b"payload", priority=0)
+    group = track.groups[0]
+    sealed, properties = group.objects[0].read(), group.objects[0].properties
+    long, short = (
+        ManifestReceiver(lambda: None, TrackOpener(ring(A), name), room=room) for _ in range(2)
+    )
+    first, second, other = [one.open_stream(IncomingStream(3, 0)) for one in (long, long, short)]
+    head = ObjectHeader(Location(0, 0), len(sealed), priority=0, properties=properties)
+    first.object_begin(ObjectHeader(Location(0, 0), 60, properties=properties))
+    second.object_begin(ObjectHeader(Location(1, 0), 60, properties=properties))
+    other.object_begin(head)
+    first.payload(memoryview(bytes(40)))
+    second.payload(memoryview(bytes(40)))
+    other.payload(memoryview(sealed)[:10])
+    assert room.octets == 90
+    other.payload(memoryview(sealed)[10:])
+    assert isinstance(long.error, ManifestError)
+    assert room.octets == len(sealed)
+    other.object_end()
+    assert short.newest == (0, b"payload")
+    assert room.octets == len(b"payload")
+    other.object_begin(ObjectHeader(Location(1, 0), 30, priority=0, properties=properties))
+    other.payload(memoryview(bytes(30)))
+    other.object_end()
+    assert short.lost
+    assert room.octets == len(b"payload")
+
+
+def test_an_encrypted_manifest_may_be_no_longer_than_another() -> None:
+    """M2, X3: what sealing adds aside."""
+    opener = TrackOpener(ring(A), FullTrackName((b"n",), MANIFEST))
+    receiver = ManifestReceiver(lambda: None, opener)
+    sink = receiver.open_stream(IncomingStream(3, 0))
+    sink.object_begin(ObjectHeader(Location(0, 0), receiver.longest))
+    assert receiver.error is None
+    sink.object_begin(ObjectHeader(Location(0, 0), receiver.longest + 1))
+    assert isinstance(receiver.error, ManifestError)
