@@ -21,7 +21,6 @@ What it cannot do, because the library cannot:
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
 from ipaddress import ip_address
@@ -31,11 +30,12 @@ from aiopquic.quic.configuration import QuicConfiguration
 
 from moqt.config import KIB, TransportConfig
 from moqt.errors import ConnectError, LocalError
-from moqt.quic import dialling
+from moqt.quic import dialling, pem
 from moqt.quic.aiopquic_connection import AiopquicConnection
 from moqt.quic.aiopquic_engine import AiopquicListener, ClientHub
 from moqt.quic.aiopquic_private import ENGINE_FAULTS, missing
 from moqt.quic.base import ClientTls, ConnectionLost, HandlerFactory, ServerTls
+from moqt.quic.dialling import Way
 
 STREAM_WINDOW = 256 * KIB
 SEND_RING = 512 * KIB
@@ -57,26 +57,17 @@ async def connect(
     """Dials the host's addresses one after another. Raises ConnectError, LocalError."""
     dialling.check_port(port, listening=False)
     configuration = _client_configuration(host, alpn, tls, config)
-    where = dialling.endpoint(host, port)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + config.handshake_timeout
-    addresses = await dialling.resolve(host, port, deadline)
-    error = ConnectError("unreachable", f"{where}: no address")
-    for index, (family, address) in enumerate(addresses):
-        patience = (deadline - loop.time()) / (len(addresses) - index)
-        dialling.dial_socket(family, address, where).close()  # the library would not say why
-        configuration.ip_family = family
+
+    async def attempt(way: Way) -> AiopquicConnection:
+        dialling.dial_socket(way).close()  # the library would not say why
+        configuration.ip_family = way.family
         try:
             hub = ClientHub(configuration, config, handler)
         except ENGINE_FAULTS as fault:
             raise LocalError(f"aiopquic cannot be started: {fault}") from None
-        try:
-            return await _dial(hub, where, address, tls, config, patience)
-        except ConnectError as failed:
-            if failed.kind != "unreachable":
-                raise
-            error = failed
-    raise error
+        return await _dial(hub, way, tls)
+
+    return await dialling.dial(host, port, config, attempt)
 
 
 async def listen(
@@ -132,31 +123,18 @@ def _restrict(configuration: QuicConfiguration, host: str) -> bool:
     return address.is_loopback
 
 
-async def _dial(
-    hub: ClientHub,
-    where: str,
-    address: tuple[str, int],
-    tls: ClientTls,
-    config: TransportConfig,
-    patience: float,
-) -> AiopquicConnection:
+async def _dial(hub: ClientHub, way: Way, tls: ClientTls) -> AiopquicConnection:
     """Completes the handshake with one address. Raises ConnectError."""
-    joined = False
-    try:
-        connection = hub.dial(address[0], address[1])
-        async with asyncio.timeout(patience):
-            await connection.settled.wait()
-        joined = connection.is_open
-    except TimeoutError:
-        text = f"{where}: no answer within {config.handshake_timeout:g} s"
-        raise ConnectError("unreachable", text) from None
-    except ENGINE_FAULTS as fault:
-        raise ConnectError("unreachable", f"{where}: {fault}") from None
-    finally:
-        if not joined:
-            hub.stop()
-    if not joined and connection.lost is not None:
-        raise _refusal(where, connection.lost, tls)
+
+    def begin() -> AiopquicConnection:
+        try:
+            return hub.dial(*way.address[:2])
+        except ENGINE_FAULTS as fault:
+            raise ConnectError("unreachable", f"{way.where}: {fault}") from None
+
+    connection = await dialling.settle(way, begin, hub.stop)
+    if not connection.is_open and connection.lost is not None:
+        raise _refusal(way.where, connection.lost, tls)
     return connection
 
 
@@ -193,13 +171,13 @@ def _configuration(
 def _client_configuration(
     host: str, alpn: list[str], tls: ClientTls, config: TransportConfig
 ) -> QuicConfiguration:
-    dialling.check_client(tls)
+    pem.check_client(tls)
     configuration = _configuration(is_client=True, alpn=alpn, config=config)
     configuration.server_name = tls.server_name or host.partition("%")[0]
     if not tls.verify:
         configuration.verify_mode = ssl.CERT_NONE
     elif tls.ca_file is not None:
-        dialling.read_trusted(tls)
+        pem.read_trusted(tls)
         configuration.cafile = str(tls.ca_file)
     else:
         # Where the system has no such file the library brings its own list.
@@ -211,6 +189,6 @@ def _server_configuration(
     alpn: list[str], tls: ServerTls, config: TransportConfig
 ) -> QuicConfiguration:
     configuration = _configuration(is_client=False, alpn=alpn, config=config)
-    dialling.check_pair(tls)
+    pem.check_pair(tls)
     configuration.load_cert_chain(str(tls.certificate), str(tls.private_key))
     return configuration

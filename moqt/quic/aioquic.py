@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
 import ssl
 from collections.abc import Iterable
 from pathlib import Path
 
 import aioquic
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.tls import AlertDescription, load_pem_x509_certificates
+from aioquic.tls import load_pem_x509_certificates
 
 from moqt.config import TransportConfig
-from moqt.errors import ConnectError, LocalError
-from moqt.quic import bulk
+from moqt.errors import LocalError
+from moqt.quic import bulk, dialling
 from moqt.quic.aioquic_clients import ClientCheck
 from moqt.quic.aioquic_connection import AioquicConnection
 from moqt.quic.aioquic_private import CONGESTION_CONTROL, missing
 from moqt.quic.aioquic_server import AioquicListener, Shown
-from moqt.quic.base import ClientTls, ConnectionLost, HandlerFactory, ServerTls
+from moqt.quic.base import ClientTls, HandlerFactory, ServerTls
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
-from moqt.quic.udp import Address, Datagrams, UdpSocket, prepare
+from moqt.quic.dialling import Way
+from moqt.quic.udp import Datagrams, UdpSocket
 
 MAX_DATAGRAM_FRAME = 65536
 DATAGRAM_SIZES = range(SMALLEST_DATAGRAM, 1 << 14)
 """The library writes lengths in two octets, of which QUIC takes two bits."""
-CRYPTO_ERRORS = range(0x100, 0x200)
-"""QUIC's code for a TLS alert is 0x100 plus the alert (RFC 9001 section 4.8)."""
 PEM_FAULTS = (OSError, ValueError, TypeError, IndexError)
 
 
@@ -41,25 +38,13 @@ async def connect(
     handler: HandlerFactory,
 ) -> AioquicConnection:
     """Dials the host's addresses one after another. Raises ConnectError, LocalError."""
-    _check_port(port, range(1, 1 << 16))
+    dialling.check_port(port, listening=False)
     configuration = _client_configuration(host, alpn, tls, config)
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + config.handshake_timeout
-    addresses = await _resolve(host, port, where, deadline)
-    error = ConnectError("unreachable", f"{where}: no address")
-    for index, (family, address) in enumerate(addresses):
-        patience = (deadline - loop.time()) / (len(addresses) - index)
-        link = _ClientLink(where)
-        try:
-            return await link.dial(
-                family, address, configuration, config, handler, patience=patience
-            )
-        except ConnectError as failed:
-            if failed.kind != "unreachable":
-                raise
-            error = failed
-    raise error
+
+    async def attempt(way: Way) -> AioquicConnection:
+        return await _ClientLink().dial(way, configuration, config, handler)
+
+    return await dialling.dial(host, port, config, attempt)
 
 
 async def listen(
@@ -72,75 +57,43 @@ async def listen(
     handler: HandlerFactory,
 ) -> AioquicListener:
     """Binds the host's first address that can be bound. Raises LocalError."""
-    _check_port(port, range(1 << 16))
+    dialling.check_port(port, listening=True)
 
     def shows(tls: ServerTls) -> Shown:
         return _server_configuration(alpn, tls, config), _client_check(tls)
 
     shows(tls)
-    loop = asyncio.get_running_loop()
-    reason = "no address"
-    try:
-        infos = await loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
-        )
-    except (OSError, UnicodeError) as error:
-        infos, reason = [], str(error)
-    # Of the wildcards the one of IPv6 takes both families.
-    infos.sort(key=lambda info: not host and info[0] != socket.AF_INET6)
-    for family, _, _, _, address in infos:
-        try:
-            sock = prepare(family)
-        except OSError as error:
-            reason = error.strerror or str(error)
-            continue
-        try:
-            sock.bind(address)
-            return AioquicListener(sock, config, handler, shows, tls)
-        except OSError as error:
-            sock.close()
-            reason = str(error)
-    raise LocalError(f"cannot listen on {host}:{port}: {reason}")
+    return AioquicListener(await dialling.bind(host, port), config, handler, shows, tls)
 
 
 class _ClientLink:
     """Owns the one connection of a client, and its socket."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self) -> None:
         self._socket: UdpSocket | None = None
 
     async def dial(
         self,
-        family: int,
-        address: Address,
+        way: Way,
         configuration: QuicConfiguration,
         config: TransportConfig,
         handler: HandlerFactory,
-        *,
-        patience: float,
     ) -> AioquicConnection:
         """Completes the handshake with one address. Raises ConnectError."""
-        sock = _connected(family, address, self._where)
+        sock = dialling.dial_socket(way)
         quic = bulk.connection(config, configuration=configuration)
         connection = AioquicConnection(quic, self, config, handler)
         self._socket = UdpSocket(
-            sock, received=connection.receive, failed=connection.path_failed, peer=address
+            sock, received=connection.receive, failed=connection.path_failed, peer=way.address
         )
-        joined = False
-        try:
-            connection.start(address)
-            async with asyncio.timeout(patience):
-                await connection.settled.wait()
-            joined = connection.is_open
-        except TimeoutError:
-            text = f"{self._where}: no answer within {config.handshake_timeout:g} s"
-            raise ConnectError("unreachable", text) from None
-        finally:
-            if not joined:
-                connection.abandon()
-        if not joined and connection.lost is not None:
-            raise _refusal(self._where, connection.lost, connection.heard)
+
+        def begin() -> AioquicConnection:
+            connection.start(way.address)
+            return connection
+
+        await dialling.settle(way, begin, connection.abandon)
+        if not connection.is_open and connection.lost is not None:
+            raise dialling.refusal(way.where, connection.lost, heard=connection.heard)
         return connection
 
     def send(self, datagrams: Datagrams) -> bool:
@@ -158,52 +111,6 @@ class _ClientLink:
     def ended(self, connection: AioquicConnection) -> None:
         if self._socket is not None:
             self._socket.close()
-
-
-def _connected(family: int, address: Address, where: str) -> socket.socket:
-    try:
-        sock = prepare(family)
-        try:
-            sock.connect(address)
-        except OSError:
-            sock.close()
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConnectError("unreachable", f"{where}: {reason}") from None
-    return sock
-
-
-def _check_port(port: int, allowed: range) -> None:
-    """The system would take the number modulo 65536."""
-    if port not in allowed:
-        raise LocalError(f"{port} is no port")
-
-
-async def _resolve(host: str, port: int, where: str, deadline: float) -> list[tuple[int, Address]]:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout_at(deadline):
-            infos = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    except TimeoutError:
-        raise ConnectError("unreachable", f"{where}: the name was not resolved in time") from None
-    except (OSError, UnicodeError) as error:
-        raise ConnectError("unreachable", f"{where}: {error}") from None
-    return list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
-
-
-def _refusal(where: str, lost: ConnectionLost, heard: bool) -> ConnectError:
-    reason = lost.reason
-    if not heard:
-        return ConnectError("unreachable", f"{where}: {reason}")
-    if lost.application or lost.code not in CRYPTO_ERRORS:
-        return ConnectError("refused", f"{where}: {reason or 'refused'} (0x{lost.code:x})")
-    alert = lost.code - CRYPTO_ERRORS.start
-    if alert == AlertDescription.no_application_protocol:
-        return ConnectError("alpn", f"{where}: no common ALPN protocol")
-    names = {description.value: description.name for description in AlertDescription}
-    name = names.get(alert, f"alert {alert}").replace("_", " ")
-    return ConnectError("tls", f"{where}: {name}" + (f": {reason}" if reason else ""))
 
 
 def _configuration(

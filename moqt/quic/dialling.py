@@ -1,14 +1,19 @@
-"""What the optional backends share: addresses, certificate files, and why a connection did not come to be."""
+"""What backends share of dialling and binding: addresses, trying one after another, and why a connection did not
+come to be.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
+from moqt.config import TransportConfig
 from moqt.errors import ConnectError, LocalError
-from moqt.quic.base import ClientTls, ConnectionLost, ServerTls
+from moqt.quic.base import ConnectionLost
 from moqt.quic.udp import Address, prepare
 
 CRYPTO_ERRORS = range(0x100, 0x200)
@@ -17,7 +22,79 @@ HANDSHAKE_FAILURE = 40
 NO_APPLICATION_PROTOCOL = 120
 NO_COMMON_ALPN = "No common ALPN protocols"
 """What servers on qh3 say with the wrong alert."""
-PEM_FAULTS = (OSError, ValueError, TypeError)  # ssl.SSLError is an OSError
+ALERTS = {
+    description.value: description.name.removeprefix("ALERT_DESCRIPTION_")
+    for description in ssl.AlertDescription
+} | {109: "MISSING_EXTENSION", 116: "CERTIFICATE_REQUIRED"}
+"""Names of TLS alerts; Python does not know all of TLS 1.3 (RFC 8446 section 6)."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One address of an endpoint that is dialled."""
+
+    where: str
+    """The endpoint as people write it."""
+    family: int
+    address: Address
+    patience: float
+    """Seconds for this address."""
+    timeout: float
+    """Seconds for all addresses of the endpoint."""
+
+
+class Dialled(Protocol):
+    """A connection that a client waits for."""
+
+    settled: asyncio.Event
+    """Set once the handshake is complete, or never will be."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake was completed, ever."""
+
+
+D = TypeVar("D", bound=Dialled)
+
+
+async def dial(
+    host: str, port: int, config: TransportConfig, attempt: Callable[[Way], Awaitable[T]]
+) -> T:
+    """Tries the host's addresses one after another until somebody answers. Raises ConnectError."""
+    where = endpoint(host, port)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + config.handshake_timeout
+    addresses = await resolve(host, port, deadline)
+    error = ConnectError("unreachable", f"{where}: no address")
+    for index, (family, address) in enumerate(addresses):
+        patience = (deadline - loop.time()) / (len(addresses) - index)
+        try:
+            return await attempt(Way(where, family, address, patience, config.handshake_timeout))
+        except ConnectError as failed:
+            if failed.kind != "unreachable":
+                raise
+            error = failed
+    raise error
+
+
+async def settle(way: Way, begin: Callable[[], D], give_up: Callable[[], None]) -> D:
+    """The connection that `begin` begins, once it is open or never will be; if not, it was given up.
+    Raises ConnectError where nobody answers in time."""
+    is_open = False
+    try:
+        connection = begin()
+        async with asyncio.timeout(way.patience):
+            await connection.settled.wait()
+        is_open = connection.is_open
+        return connection
+    except TimeoutError:
+        text = f"{way.where}: no answer within {way.timeout:g} s"
+        raise ConnectError("unreachable", text) from None
+    finally:
+        if not is_open:
+            give_up()
 
 
 def endpoint(host: str, port: int) -> str:
@@ -72,59 +149,19 @@ async def bind(host: str, port: int) -> socket.socket:
     raise LocalError(f"cannot listen on {host}:{port}: {reason}")
 
 
-def dial_socket(family: int, address: Address, where: str) -> socket.socket:
+def dial_socket(way: Way) -> socket.socket:
     """A socket connected to one address. Raises ConnectError."""
     try:
-        sock = prepare(family)
+        sock = prepare(way.family)
         try:
-            sock.connect(address)
+            sock.connect(way.address)
         except OSError:
             sock.close()
             raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ConnectError("unreachable", f"{where}: {reason}") from None
+        raise ConnectError("unreachable", f"{way.where}: {reason}") from None
     return sock
-
-
-def check_client(tls: ClientTls) -> None:
-    """Raises LocalError for what only the default backend does."""
-    if tls.certificate is not None:
-        raise LocalError("this QUIC backend shows no client certificate; use aioquic")
-
-
-def read_trusted(tls: ClientTls) -> bytes | None:
-    """The PEM of what the client trusts; None leaves that to the system. Raises LocalError."""
-    if not tls.verify or tls.ca_file is None:
-        return None
-    try:
-        pem = tls.ca_file.read_bytes()
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii"))
-    except PEM_FAULTS as error:
-        raise LocalError(f"cannot use the certificates in {tls.ca_file}: {error}") from None
-    return pem
-
-
-def check_pair(tls: ServerTls) -> None:
-    """Raises LocalError unless both files can be read and belong together."""
-    if tls.client_ca is not None:
-        raise LocalError("this QUIC backend cannot check client certificates; use aioquic")
-    _read(tls.certificate)
-    _read(tls.private_key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.certificate, tls.private_key, password="")
-    except PEM_FAULTS as error:
-        raise LocalError(
-            f"cannot use {tls.certificate} with the private key in {tls.private_key}: {error}"
-        ) from None
-
-
-def _read(path: Path) -> None:
-    try:
-        path.read_bytes()
-    except OSError as error:
-        raise LocalError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def printable(reason: str) -> str:
@@ -144,7 +181,6 @@ def refusal(where: str, lost: ConnectionLost, *, heard: bool) -> ConnectError:
         alert == HANDSHAKE_FAILURE and reason == NO_COMMON_ALPN
     ):
         return ConnectError("alpn", f"{where}: no common ALPN protocol")
-    names = {description.value: description.name for description in ssl.AlertDescription}
-    name = names.get(alert, f"alert {alert}").removeprefix("ALERT_DESCRIPTION_")
-    text = f"{where}: {name.replace('_', ' ').lower()}"
+    name = ALERTS.get(alert, f"alert {alert}").replace("_", " ").lower()
+    text = f"{where}: {name}"
     return ConnectError("tls", text + (f": {reason}" if reason else ""))

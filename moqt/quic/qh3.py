@@ -12,16 +12,16 @@ What it cannot do, because the library cannot:
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 
 import qh3
 from qh3.quic.configuration import QuicConfiguration
 
 from moqt.config import TransportConfig
-from moqt.errors import ConnectError, LocalError
-from moqt.quic import dialling
+from moqt.errors import LocalError
+from moqt.quic import dialling, pem
 from moqt.quic.base import ClientTls, HandlerFactory, ServerTls
+from moqt.quic.dialling import Way
 from moqt.quic.qh3_connection import Qh3Connection
 from moqt.quic.qh3_link import ClientLink
 from moqt.quic.qh3_private import LIBRARY_FAULTS, Windows, missing
@@ -45,21 +45,11 @@ async def connect(
     """Dials the host's addresses one after another. Raises ConnectError, LocalError."""
     dialling.check_port(port, listening=False)
     configuration = _client_configuration(host, alpn, tls, config)
-    where = dialling.endpoint(host, port)
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + config.handshake_timeout
-    addresses = await dialling.resolve(host, port, deadline)
-    error = ConnectError("unreachable", f"{where}: no address")
-    for index, (family, address) in enumerate(addresses):
-        patience = (deadline - loop.time()) / (len(addresses) - index)
-        link = ClientLink(where, address)
-        try:
-            return await link.dial(family, configuration, config, handler, patience=patience)
-        except ConnectError as failed:
-            if failed.kind != "unreachable":
-                raise
-            error = failed
-    raise error
+
+    async def attempt(way: Way) -> Qh3Connection:
+        return await ClientLink(way.address).dial(way, configuration, config, handler)
+
+    return await dialling.dial(host, port, config, attempt)
 
 
 async def listen(
@@ -102,13 +92,13 @@ def _configuration(
 def _client_configuration(
     host: str, alpn: list[str], tls: ClientTls, config: TransportConfig
 ) -> QuicConfiguration:
-    dialling.check_client(tls)
+    pem.check_client(tls)
     configuration = _configuration(is_client=True, alpn=alpn, config=config)
     configuration.server_name = tls.server_name or host.partition("%")[0]
     if not tls.verify:
         configuration.verify_mode = ssl.CERT_NONE
     else:
-        configuration.cadata = dialling.read_trusted(tls)
+        configuration.cadata = pem.read_trusted(tls)
     return configuration
 
 
@@ -116,7 +106,7 @@ def _server_configuration(
     alpn: list[str], tls: ServerTls, config: TransportConfig
 ) -> QuicConfiguration:
     configuration = _configuration(is_client=False, alpn=alpn, config=config)
-    dialling.check_pair(tls)
+    pem.check_pair(tls)
     try:
         configuration.load_cert_chain(tls.certificate, tls.private_key)
     except LIBRARY_FAULTS as error:

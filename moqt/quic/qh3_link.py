@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Protocol
 
 from qh3.quic.configuration import QuicConfiguration
 
 from moqt.config import TransportConfig
-from moqt.errors import ConnectError
 from moqt.quic import dialling
 from moqt.quic.base import HandlerFactory
+from moqt.quic.dialling import Way
 from moqt.quic.qh3_connection import Qh3Connection
 from moqt.quic.qh3_private import PacedConnection, numeric
 from moqt.quic.udp import Address, Datagrams, UdpSocket
@@ -38,22 +37,19 @@ class Link(Protocol):
 class ClientLink:
     """Owns the one connection of a client, and its socket."""
 
-    def __init__(self, where: str, address: Address) -> None:
-        self._where = where
+    def __init__(self, address: Address) -> None:
         self._address = address
         self._socket: UdpSocket | None = None
 
     async def dial(
         self,
-        family: int,
+        way: Way,
         configuration: QuicConfiguration,
         config: TransportConfig,
         handler: HandlerFactory,
-        *,
-        patience: float,
     ) -> Qh3Connection:
         """Completes the handshake. Raises ConnectError."""
-        sock = dialling.dial_socket(family, self._address, self._where)
+        sock = dialling.dial_socket(way)
         quic = PacedConnection(config=config, configuration=configuration)
         connection = Qh3Connection(quic, self, config, handler)
         self._socket = UdpSocket(
@@ -62,20 +58,14 @@ class ClientLink:
             failed=connection.path_failed,
             peer=self._address,
         )
-        joined = False
-        try:
+
+        def begin() -> Qh3Connection:
             connection.start(numeric(self._address))
-            async with asyncio.timeout(patience):
-                await connection.settled.wait()
-            joined = connection.is_open
-        except TimeoutError:
-            text = f"{self._where}: no answer within {config.handshake_timeout:g} s"
-            raise ConnectError("unreachable", text) from None
-        finally:
-            if not joined:
-                connection.abandon()
-        if not joined and connection.lost is not None:
-            raise dialling.refusal(self._where, connection.lost, heard=connection.heard)
+            return connection
+
+        await dialling.settle(way, begin, connection.abandon)
+        if not connection.is_open and connection.lost is not None:
+            raise dialling.refusal(way.where, connection.lost, heard=connection.heard)
         return connection
 
     def send(self, datagrams: Datagrams) -> bool:

@@ -1,17 +1,22 @@
-"""Addresses, certificate files and refusals, as the optional backends use them."""
+"""Addresses, the trying of one after another, and refusals, as the backends use them."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
+from moqt.config import TransportConfig
 from moqt.errors import ConnectError, LocalError
 from moqt.quic import dialling
-from moqt.quic.base import ClientTls, ConnectionLost, ServerTls
-from tests.support.quic import server_tls
+from moqt.quic.base import ConnectionLost
+from moqt.quic.dialling import Way
+
+Addresses: TypeAlias = list[tuple[int, tuple[str, int]]]
+CONFIG = TransportConfig()
 
 
 @pytest.mark.parametrize(
@@ -61,31 +66,91 @@ async def test_a_port_is_bound_once() -> None:
         await dialling.bind("a..b", 0)
 
 
-def test_trusted_certificates(certificates: Path, tmp_path: Path) -> None:
-    pem = certificates / "ca.pem"
-    assert dialling.read_trusted(ClientTls(ca_file=pem)) == pem.read_bytes()
-    assert dialling.read_trusted(ClientTls(ca_file=pem, verify=False)) is None
-    assert dialling.read_trusted(ClientTls()) is None
-    for content in (b"", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\nAAAA\n"):
-        bad = tmp_path / "bad.pem"
-        bad.write_bytes(content)
-        with pytest.raises(LocalError, match="cannot use the certificates"):
-            dialling.read_trusted(ClientTls(ca_file=bad))
-    with pytest.raises(LocalError, match="cannot use the certificates"):
-        dialling.read_trusted(ClientTls(ca_file=tmp_path / "none.pem"))
+@pytest.fixture
+def addresses(monkeypatch: pytest.MonkeyPatch) -> Addresses:
+    """What every name resolves to."""
+    known: Addresses = [(socket.AF_INET, (f"192.0.2.{number}", 9)) for number in (1, 2)]
+
+    async def resolve(*_: object) -> Addresses:
+        return known
+
+    monkeypatch.setattr(dialling, "resolve", resolve)
+    return known
 
 
-def test_a_certificate_and_its_key(certificates: Path, tmp_path: Path) -> None:
-    dialling.check_pair(server_tls(certificates))
-    pair = server_tls(certificates)
-    with pytest.raises(LocalError, match="cannot use"):
-        dialling.check_pair(
-            ServerTls(certificate=pair.certificate, private_key=certificates / "client-key.pem")
-        )
-    with pytest.raises(LocalError, match="cannot read"):
-        dialling.check_pair(
-            ServerTls(certificate=tmp_path / "none.pem", private_key=pair.private_key)
-        )
+async def test_the_next_address_has_the_time_that_the_one_before_left(
+    addresses: Addresses,
+) -> None:
+    tried: list[Way] = []
+
+    async def attempt(way: Way) -> str:
+        tried.append(way)
+        if len(tried) == 1:
+            raise ConnectError("unreachable", "nobody there")
+        return "open"
+
+    assert await dialling.dial("two.test", 9, CONFIG, attempt) == "open"
+    assert [(way.family, way.address) for way in tried] == addresses
+    assert {way.where for way in tried} == {"two.test:9"}
+    assert tried[0].patience <= CONFIG.handshake_timeout / 2 < tried[1].patience
+
+
+@pytest.mark.parametrize(("kind", "attempts"), [("unreachable", 2), ("refused", 1), ("tls", 1)])
+async def test_who_answers_has_the_last_word(
+    kind: str, attempts: int, addresses: Addresses
+) -> None:
+    tried: list[Way] = []
+
+    async def attempt(way: Way) -> str:
+        tried.append(way)
+        raise ConnectError(kind, f"number {len(tried)}")
+
+    with pytest.raises(ConnectError, match=f"number {attempts}"):
+        await dialling.dial("two.test", 9, CONFIG, attempt)
+    assert len(tried) == attempts
+    addresses.clear()
+    with pytest.raises(ConnectError, match=r"two\.test:9: no address"):
+        await dialling.dial("two.test", 9, CONFIG, attempt)
+
+
+class Awaited:
+    """A connection whose handshake ends when told."""
+
+    def __init__(self) -> None:
+        self.settled = asyncio.Event()
+        self.is_open = False
+        self.given_up = 0
+
+    def end(self, *, is_open: bool) -> Awaited:
+        self.is_open = is_open
+        self.settled.set()
+        return self
+
+    def give_up(self) -> None:
+        self.given_up += 1
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_what_does_not_open_is_given_up(is_open: bool) -> None:
+    one = Awaited()
+    way = Way("h:1", socket.AF_INET, ("192.0.2.1", 1), 10, 10)
+    assert await dialling.settle(way, lambda: one.end(is_open=is_open), one.give_up) is one
+    assert one.given_up == (not is_open)
+
+
+async def test_what_does_not_settle_is_given_up() -> None:
+    one = Awaited()
+    way = Way("h:1", socket.AF_INET, ("192.0.2.1", 1), 0.01, 2.5)
+    with pytest.raises(ConnectError, match=r"h:1: no answer within 2\.5 s"):
+        await dialling.settle(way, lambda: one, one.give_up)
+    assert one.given_up == 1
+
+    def fail() -> Awaited:
+        raise ConnectError("unreachable", "no way")
+
+    with pytest.raises(ConnectError, match="no way"):
+        await dialling.settle(way, fail, one.give_up)
+    assert one.given_up == 2
 
 
 @pytest.mark.parametrize(
@@ -96,6 +161,7 @@ def test_a_certificate_and_its_key(certificates: Path, tmp_path: Path) -> None:
         (ConnectionLost(0x128, "No common ALPN protocols", True, False), True, "alpn", "ALPN"),
         (ConnectionLost(0x128, "", True, False), True, "tls", "handshake failure"),
         (ConnectionLost(0x12A, "self-signed", False, False), True, "tls", "bad certificate: self"),
+        (ConnectionLost(0x174, "", True, False), True, "tls", "certificate required"),
         (ConnectionLost(0x1FF, "", True, False), True, "tls", "alert 255"),
         (ConnectionLost(0x2, "busy", True, False), True, "refused", r"busy \(0x2\)"),
         (ConnectionLost(0x178, "", True, True), True, "refused", r"refused \(0x178\)"),
