@@ -58,7 +58,7 @@ def is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True
     try:
-        return ip_address(host.partition("%")[0]).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -387,6 +387,6 @@ def _is_loopback(host: str) -> bool:
     if host.lower() == "localhost":
         return True
     try:
-        return ip_address(host.partition("%")[0]).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
         return False

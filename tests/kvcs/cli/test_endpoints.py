@@ -50,6 +50,8 @@ def test_loopback() -> None:
         assert is_loopback(host)
     for host in ("", "0.0.0.0", "::", "192.0.2.1", "example.com", "localhost.example.com"):  # noqa: S104
         assert not is_loopback(host)
+    for host in ("127.0.0.1%x.example.com", "::ffff:192.0.2.1", "2130706433", "127.1"):
+        assert not is_loopback(host)
 
 
 def test_urls_get_their_ports() -> None:
