@@ -92,21 +92,22 @@ class KeyRing:
     def __init__(self, keys: Iterable[RingKey], clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._path: Path | None = None
+        self._apart_from = b""
         self._keys: dict[int, RingKey] = {}
         self.replace(keys)
 
     @classmethod
-    def load(cls, path: Path) -> KeyRing:
-        """The key ring in a file; raises UsageError."""
-        ring = cls(load_keys(path))
-        ring._path = path
+    def load(cls, path: Path, *, apart_from: bytes = b"") -> KeyRing:
+        """The key ring in a file, none of whose keys may ever be `apart_from`, the scope key. Raises UsageError."""
+        ring = cls(load_keys(path, apart_from))
+        ring._path, ring._apart_from = path, apart_from
         return ring
 
     def reload(self) -> None:
         """Takes what the file holds by now. Raises UsageError, and then keeps the keys it has."""
         if self._path is None:
             raise UsageError("key ring: it was not read from a file")
-        self.replace(load_keys(self._path))
+        self.replace(load_keys(self._path, self._apart_from))
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(f'{key_id:x}' for key_id in self._keys)})"
@@ -156,17 +157,22 @@ class KeyRing:
 # Files
 
 
-def load_keys(path: Path) -> list[RingKey]:
-    """The keys in a file; raises UsageError, which never quotes one."""
+def load_keys(path: Path, apart_from: bytes = b"") -> list[RingKey]:
+    """The keys in a file; raises UsageError, which never quotes one, also where `apart_from` is among them."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_OCTETS + 1)
     except OSError as fault:
         raise UsageError(f"key ring: cannot read {path}: {fault.strerror}") from None
     try:
-        return parse_keys(data)
+        keys = parse_keys(data)
     except UsageError as fault:
         raise UsageError(f"key ring: {path}: {fault}") from None
+    if any(key.secret == apart_from for key in keys):
+        raise UsageError(
+            f"key ring: {path}: a key is the scope key, which must protect nothing but names; make another"
+        )
+    return keys
 
 
 def parse_keys(data: bytes) -> list[RingKey]:

@@ -36,16 +36,12 @@ def decrypt_option(command: Any) -> Any:
 
 
 def key_ring(path: Path | None, scope_key: Path) -> KeyRing | None:
-    """The key ring in a file; None without one. Raises UsageError, also where a key is the scope key."""
+    """The key ring in a file; None without one. Raises UsageError, now and when it is read again, also where a key is
+    the scope key.
+    """
     if path is None:
         return None
-    ring = KeyRing.load(path)
-    naming = load_scope_key(scope_key).octets
-    if any(key.secret == naming for key in ring.keys):
-        raise UsageError(
-            f"key ring: {path}: a key is the scope key, which must protect nothing but names; make another"
-        )
-    return ring
+    return KeyRing.load(path, apart_from=load_scope_key(scope_key).octets)
 
 
 def rereading(ring: KeyRing | None, note: Callable[[str], None]) -> Callable[[], None] | None:
@@ -54,11 +50,13 @@ def rereading(ring: KeyRing | None, note: Callable[[str], None]) -> Callable[[],
         return None
 
     def reread() -> None:
+        kept = "; its keys stay as they were"
         try:
             ring.reload()
+            kept = ""
             note(f"key ring read again; {describe(ring)}")
         except UsageError as fault:
-            note(one_line(f"{fault}; SIGHUP again once that is put right"))
+            note(one_line(f"{fault}{kept}; SIGHUP again once that is put right"))
 
     return reread
 

@@ -189,7 +189,11 @@ async def test_a_publisher_reads_its_ring_again(ringed: Files) -> None:
         RING.write_text("{", "ascii")
         publisher.process.send_signal(signal.SIGHUP)
         line = await publisher.until("key ring: ring.json: JWK Set: not JSON")
-        assert line.endswith("SIGHUP again once that is put right")
+        assert line.endswith("its keys stay as they were; SIGHUP again once that is put right")
+        write_keys(RING, [old, RingKey(LEAST_KEY_ID, SCOPE_KEY)])
+        publisher.process.send_signal(signal.SIGHUP)
+        line = await publisher.until("key ring: ring.json: a key is the scope key")
+        assert "its keys stay as they were" in line
         new = RingKey.generate(Suite(5))
         write_keys(RING, [old, new])
         publisher.process.send_signal(signal.SIGHUP)
