@@ -9,6 +9,8 @@ from hashlib import sha256
 from kvcs.naming import PROTOCOL, SCOPE_ID_SIZE
 from moqt import Query, Refusal, TrackNamespace
 
+PUBLICATION_FIELDS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -22,8 +24,7 @@ class Grant:
 class ScopePolicy:
     """Requests are allowed within (`kvcs-1`, Scope ID) of a scope that one of their tokens grants.
 
-    That goes for what lies in a relay's cache as well, and for prefixes: one with fewer than two fields would
-    list other scopes.
+    That goes for what lies in a relay's cache as well, and for prefixes.
     """
 
     def __init__(self, grants: Mapping[bytes, Iterable[Grant]]) -> None:
@@ -31,9 +32,10 @@ class ScopePolicy:
 
     def decide(self, query: Query) -> Refusal | None:
         """None where a token grants it; never says which scopes there are."""
+        fault = misnamed(query)
+        if fault is not None:
+            return fault
         scope_id = scope_of(query.namespace)
-        if scope_id is None:
-            return Refusal("a request names the scope it is about: (kvcs-1, Scope ID, ...)")
         for token in query.tokens:
             for grant in self._grants.get(sha256(token.value).digest(), ()):
                 allowed = grant.publish if (query.of or query.action).publishes else grant.subscribe
@@ -47,3 +49,16 @@ def scope_of(namespace: TrackNamespace) -> bytes | None:
     if len(namespace) < 2 or namespace[0] != PROTOCOL:
         return None
     return namespace[1] if len(namespace[1]) == SCOPE_ID_SIZE else None
+
+
+def misnamed(query: Query) -> Refusal | None:
+    """Why nobody may ask for that, whatever was granted.
+
+    A prefix with fewer than two fields would list other scopes, and a namespace that is offered with other than five
+    would take other people's publications over.
+    """
+    if scope_of(query.namespace) is None:
+        return Refusal("a request names the scope it is about: (kvcs-1, Scope ID, ...)")
+    if query.action.publishes and len(query.namespace) != PUBLICATION_FIELDS:
+        return Refusal(f"a publication's namespace has {PUBLICATION_FIELDS} fields")
+    return None

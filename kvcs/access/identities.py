@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from kvcs import strictjson
 from kvcs.errors import UsageError
-from kvcs.scopes import Grant, scope_of
+from kvcs.scopes import Grant, misnamed, scope_of
 from kvcs.strictjson import shown
 from moqt import Query, Refusal
 from moqt.auth import Policy, Recheck
@@ -45,11 +45,16 @@ class IdentityPolicy:
     def __init__(self, grants: Mapping[Name, Iterable[Grant]]) -> None:
         self._grants = {name: tuple(given) for name, given in grants.items()}
 
+    def replace(self, other: IdentityPolicy) -> None:
+        """Takes what another one grants, for every request from now on. What runs goes on."""
+        self._grants = other._grants
+
     def decide(self, query: Query) -> Refusal | None:
         """None where the certificate grants it; never says which scopes there are."""
+        fault = misnamed(query)
+        if fault is not None:
+            return fault
         scope_id = scope_of(query.namespace)
-        if scope_id is None:
-            return Refusal("a request names the scope it is about: (kvcs-1, Scope ID, ...)")
         if query.certificate is None:
             return Refusal("no certificate was shown that grants this")
         for name in names_of(query.certificate):
@@ -95,7 +100,12 @@ def names_of(certificate: bytes) -> tuple[Name, ...]:
             for name in found
             if isinstance(name, x509.DNSName | x509.UniformResourceIdentifier | x509.IPAddress)
         ][:MAX_NAMES]
-    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension):
+    except (
+        ValueError,
+        x509.ExtensionNotFound,
+        x509.DuplicateExtension,
+        x509.UnsupportedGeneralNameType,
+    ):
         pass  # what cannot be read grants nothing
     return tuple(names)
 

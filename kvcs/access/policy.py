@@ -11,13 +11,12 @@ from kvcs.access.compact import is_compact, open_compact
 from kvcs.access.cwt import MAX_OCTETS, open_token
 from kvcs.access.keys import KeyRing
 from kvcs.envelope import MAX_WRAPPING
-from kvcs.scopes import scope_of
-from moqt.auth import Action, BearerPolicy, Claims, Query, Recheck, Refusal, Terms, Token
+from kvcs.scopes import misnamed
+from moqt.auth import BearerPolicy, Claims, Query, Recheck, Refusal, Terms, Token
 from moqt.errors import TokenFault, UntrustedToken
 
 CAT = 1
 """Token Type of C4M."""
-PUBLICATION_FIELDS = 5
 _REMEMBERED = 1024
 """Tokens whose seal was found to hold; one that does not hold is looked at each time."""
 
@@ -86,9 +85,4 @@ class AccessPolicy(BearerPolicy):
 
     def decide(self, query: Query) -> Refusal | Recheck | None:
         """As BearerPolicy does; never says which scopes there are."""
-        if scope_of(query.namespace) is None:
-            return Refusal("a request names the scope it is about: (kvcs-1, Scope ID, ...)")
-        offers = query.action is Action.PUBLISH_NAMESPACE or query.action is Action.PUBLISH
-        if offers and len(query.namespace) != PUBLICATION_FIELDS:
-            return Refusal(f"a publication's namespace has {PUBLICATION_FIELDS} fields")
-        return super().decide(query)
+        return misnamed(query) or super().decide(query)

@@ -12,11 +12,12 @@ import click
 from kvcs.access.compact import is_compact
 from kvcs.access.compact import take_apart as compact_parts
 from kvcs.access.cwt import NAMES, claims_in, take_apart
-from kvcs.access.policy import CAT, PUBLICATION_FIELDS, AccessPolicy
+from kvcs.access.policy import CAT, AccessPolicy
 from kvcs.cli.text import one_line
 from kvcs.errors import TokenError
 from kvcs.naming import PROTOCOL
 from kvcs.producer_keys import shown_key_id
+from kvcs.scopes import PUBLICATION_FIELDS
 from moqt import Query, Token
 from moqt.auth import ACTION_NUMBERS, NOT_GRANTED, Action, Claims, Match, MatchKind, Scope
 from moqt.auth import Refusal as Refused

@@ -49,6 +49,8 @@ def ask(action: Action, namespace: tuple[bytes, ...], *tokens: bytes) -> bool:
 def test_a_scope_is_granted_by_token(action: Action) -> None:
     """R2: every request is decided by (kvcs-1, Scope ID)."""
     mine, theirs = scope_prefix(MINE), NAMES[THEIRS].namespace
+    if action.publishes:
+        mine = NAMES[MINE].namespace
     assert ask(action, mine, b"producer")
     assert ask(action, mine, b"unknown", b"producer")
     assert ask(action, mine, b"consumer") is not action.publishes
@@ -66,6 +68,15 @@ def test_a_scope_is_granted_by_token(action: Action) -> None:
 def test_what_names_no_scope_is_refused(namespace: tuple[bytes, ...]) -> None:
     """R2: fewer than two fields would list other scopes."""
     assert not any(ask(action, namespace, b"producer", b"consumer", b"other") for action in Action)
+
+
+@pytest.mark.parametrize("action", [Action.PUBLISH_NAMESPACE, Action.PUBLISH])
+@pytest.mark.parametrize("fields", [2, 3, 4, 6])
+def test_a_publication_has_five_fields(action: Action, fields: int) -> None:
+    """R2: who offers a shorter namespace would get what is asked of other people's publications."""
+    namespace = (*NAMES[MINE].namespace, b"more")[:fields]
+    assert not ask(action, namespace, b"producer")
+    assert ask(action, NAMES[MINE].namespace, b"producer")
 
 
 def as_token(value: bytes) -> tuple[AuthorizationToken, ...]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from kvcs.access.identities import (
     EitherPolicy,
@@ -42,7 +47,7 @@ def query(
 ) -> Query:
     return Query(
         action=action,
-        namespace=(PROTOCOL, scope, b"x"),
+        namespace=(PROTOCOL, scope, b"x", b"y", b"z"),
         track=b"k",
         tokens=(),
         of=of,
@@ -77,6 +82,36 @@ def test_each_kind_of_name_grants(kind: str, client: bytes) -> None:
     publisher = parse_identities(file(**{kind: name, "publish": True, "subscribe": False}))
     assert publisher.decide(query(client, action=Action.PUBLISH_NAMESPACE)) is None
     assert isinstance(publisher.decide(query(client)), Refusal)
+
+
+def test_nobody_takes_over_the_publications_of_others(client: bytes) -> None:
+    """R2: who may publish offers whole namespaces only, as with tokens."""
+    policy = parse_identities(file(cn="KVCS client", publish=True))
+    for action in (Action.PUBLISH_NAMESPACE, Action.PUBLISH):
+        whole = query(client, action=action)
+        assert policy.decide(whole) is None
+        assert isinstance(policy.decide(replace(whole, namespace=whole.namespace[:4])), Refusal)
+
+
+def test_what_is_replaced_counts_at_once(client: bytes) -> None:
+    policy = parse_identities(file(cn="KVCS client"))
+    assert policy.decide(query(client)) is None
+    policy.replace(parse_identities(file(cn="another client")))
+    assert isinstance(policy.decide(query(client)), Refusal)
+
+
+def test_names_that_cannot_be_read_grant_nothing() -> None:
+    """R2: such as an x400Address; a peer may show any certificate that its CA has signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "odd")])
+    other = x509.UnrecognizedExtension(
+        ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes.fromhex("3002a300")
+    )
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(1))
+    made = builder.add_extension(other, critical=False).sign(key, SHA256())
+    names = names_of(made.public_bytes(Encoding.DER))
+    assert [kind for kind, _ in names] == ["fingerprint", "cn"]
 
 
 def test_a_fingerprint_as_tools_print_it(client: bytes) -> None:
