@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kvcs.access.identities import EitherPolicy, load_identities
+from kvcs.access.identities import EitherPolicy, IdentityPolicy, load_identities
 from kvcs.cli import endpoints
 from kvcs.cli.inputs import PATH
 from kvcs.cli.text import one_line
@@ -75,15 +75,36 @@ def scopes_option(command: Any) -> Any:
     )(command)
 
 
-def policy(tokens: Policy | None) -> Policy | None:
-    """`tokens`, and what certificates allow: either grants. None where there is neither. Raises UsageError."""
-    path = _given("client_scopes")
-    if path is None:
-        return tokens
-    if _given("client_ca") is None:
-        raise UsageError("--client-scopes needs --client-ca: who shows no certificate is nobody")
-    identities = load_identities(path)
-    return identities if tokens is None else EitherPolicy(tokens, identities)
+class ClientScopes:
+    """What certificates allow at a relay, from a file that can be read again."""
+
+    def __init__(self) -> None:
+        """Raises UsageError for a file that cannot be used."""
+        self._path: Path | None = _given("client_scopes")
+        self._policy: IdentityPolicy | None = None
+        if self._path is None:
+            return
+        if _given("client_ca") is None:
+            raise UsageError(
+                "--client-scopes needs --client-ca: who shows no certificate is nobody"
+            )
+        self._policy = load_identities(self._path)
+
+    def beside(self, tokens: Policy | None) -> Policy | None:
+        """`tokens`, and this: either grants. None where there is neither."""
+        if tokens is None or self._policy is None:
+            return self._policy or tokens
+        return EitherPolicy(tokens, self._policy)
+
+    def reload(self, note: Callable[[str], None]) -> None:
+        """Reads the file again; where that fails what it said stays, and a notice says so."""
+        if self._path is None or self._policy is None:
+            return
+        try:
+            self._policy.replace(load_identities(self._path))
+            note(f"client scopes read again: {self._path}")
+        except UsageError as fault:
+            note(one_line(f"{fault}; what clients may do stays as it was"))
 
 
 def client_tls(tls: ClientTls) -> ClientTls:

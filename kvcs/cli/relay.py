@@ -41,6 +41,7 @@ class Job:
     config: Config
     ready_file: Path | None
     access: access.RelayAccess
+    scopes: mutual.ClientScopes
     policy: Policy | None
     credential: Credential | None
     backend: Backend | None = None
@@ -49,8 +50,12 @@ class Job:
 async def run(job: Job) -> None:
     """Relays until a signal comes, then lets subscribers finish. Raises MoqtError where it cannot listen."""
     stop = asyncio.Event()
-    keys = job.access.reload if job.access.policy is not None else None
-    hangup = mutual.Hangup(job.server_tls, _note, keys)
+
+    def reread() -> None:
+        job.access.reload()
+        job.scopes.reload(_note)
+
+    hangup = mutual.Hangup(job.server_tls, _note, reread if job.policy is not None else None)
     with ExitStack() as stack, signals.caught(stop.set, hangup.action):
         async with Relay(
             policy=job.policy,
@@ -140,12 +145,13 @@ def command(
     """Relay between publishers and consumers, with a cache, until SIGINT or SIGTERM.
 
     With --auth-keys requests need a token, and with --client-scopes a certificate; with both, one of them. SIGHUP
-    reads keys and certificates again.
+    reads keys, certificates and scopes again.
     """
     where = endpoints.parse_listen(listen)
     endpoints.check_listen_tls(where[0], cert, key)
     rules = access.RelayAccess(**auth)
-    policy = mutual.policy(rules.policy)
+    scopes = mutual.ClientScopes()
+    policy = scopes.beside(rules.policy)
     if policy is None and not endpoints.is_loopback(where[0]):
         raise UsageError(
             f"--listen {where[0] or 'on all addresses'}: nothing says who may use this relay; "
@@ -164,6 +170,7 @@ def command(
         ),
         ready_file=ready_file,
         access=rules,
+        scopes=scopes,
         policy=policy,
         credential=credential,
         backend=transport.backend(quic),

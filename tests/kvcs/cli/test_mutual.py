@@ -57,6 +57,28 @@ async def test_certificates_and_scopes_at_a_relay(shared: Files, capsys: Out) ->
         assert "the certificate does not grant this" in ended.err
 
 
+async def test_scopes_are_read_again_at_a_hangup(shared: Files, capsys: Out) -> None:
+    """R2: a certificate that is taken out of the file is good for nothing more; a broken file changes nothing."""
+    listed = scopes(shared, san="client")
+    rules = ["--client-ca", str(shared.directory / "ca.pem"), "--client-scopes", str(listed)]
+    async with relaying(shared.directory, "relay", *rules) as (url, relay):
+
+        async def status() -> int:
+            words = shared.subscribe(url, *ca(shared), *own(shared), "--wait", "0.1")
+            return (await kvcs(capsys, *words)).status
+
+        assert await status() == 3
+        listed.write_text("{", "utf-8")
+        relay.process.send_signal(signal.SIGHUP)
+        line = await relay.until(f"kvcs: {listed}: client scopes")
+        assert line.endswith("what clients may do stays as it was")
+        assert await status() == 3
+        scopes(shared, san="somebody else")
+        relay.process.send_signal(signal.SIGHUP)
+        await relay.until("kvcs: client scopes read again")
+        assert await status() == 5
+
+
 async def test_a_publisher_that_lets_in_whom_it_knows(shared: Files, capsys: Out) -> None:
     """And SIGHUP has it show another certificate, and let in others, while it goes on serving."""
     here = shared.directory
