@@ -76,20 +76,23 @@ async def play(console: Console, cast: Cast, rate: float, quic: str) -> bool:
     """Runs both processes; whether what was received is identical. Raises what went wrong."""
     stage = Stage(console, cast.layers)
     variables = environment(ROOT, cast.directory / "kvcs.toml")
-    files = ["--scope-key", str(cast.key), "--descriptor", str(cast.descriptor), "--quic", quic]
+    files = ["--scope-key", str(cast.key), "--descriptor", str(cast.descriptor)]
+    served_by = transport.on_loopback(quic)
     places = ["--listen", "127.0.0.1:0", "--ready-file", str(cast.ready)]
     pace = ["--live-rate", str(rate), "--linger", str(PATIENCE)]
     stage.say(INTRODUCTION, "dim")
     stage.say(cast.title, "bold")
+    if served_by != quic:
+        stage.say(f"{quic} would listen on every address: the publisher runs {served_by}", "dim")
     async with AsyncExitStack() as processes:
-        publish = ["publish", str(cast.cache), *files, *places, *pace]
+        publish = ["publish", str(cast.cache), *files, "--quic", served_by, *places, *pace]
         publisher = await Process.start(variables, stage.publisher_said, *publish)
         processes.push_async_callback(publisher.end)
         await _ready(stage, publisher)
         ready = json.loads(cast.ready.read_text("utf-8"))
         stage.say(f"publisher  process {publisher.pid}, {ready['url']}, about {rate:g} layers/s")
         more = ["--ca", ready["ca"], "--tokens", str(cast.cache), "--output", str(cast.output)]
-        subscribe = ["subscribe", ready["url"], *files, *more, "--json"]
+        subscribe = ["subscribe", ready["url"], *files, "--quic", quic, *more, "--json"]
         consumer = await Process.start(variables, stage.consumer_said, *subscribe)
         processes.push_async_callback(consumer.end)
         stage.say(f"consumer   process {consumer.pid}, certificate checked with a throw-away CA")

@@ -311,7 +311,7 @@ def command(
                 key_ring=protection.key_ring(encrypt, scope_key),
                 ready_file=ready_file,
                 credential=credential,
-                backend=transport.backend(quic),
+                backend=transport.backend(quic, where),
             )
         _notices(job, cache)
         return (_show_plan if dry_run else publish)(job, as_json=as_json)

@@ -173,7 +173,7 @@ def command(
         scopes=scopes,
         policy=policy,
         credential=credential,
-        backend=transport.backend(quic),
+        backend=transport.backend(quic, where),
     )
     loops.run(run(job))
     return 0

@@ -12,6 +12,9 @@ from moqt.errors import LocalError
 
 NAMES = click.Choice(QUIC_BACKENDS)
 """A flag's type: the backends there are, installed or not."""
+EVERY_ADDRESS = frozenset({"aiopquic"})
+"""Those that take packets at every address of the machine, whichever they are told to listen at."""
+_WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, not listened at
 
 
 def quic_option(command: Any) -> Any:
@@ -21,9 +24,22 @@ def quic_option(command: Any) -> Any:
     )(command)
 
 
-def backend(name: str) -> Backend:
-    """The backend of --quic. Raises UsageError, which tells how to install it, where it cannot be used."""
+def backend(name: str, listen: tuple[str, int] | None = None) -> Backend:
+    """The backend of --quic. Raises UsageError, which tells how to install it, where it cannot be used, and
+    where it would let in others than `listen`, host and port, says.
+    """
     try:
-        return quic_backend(name)
+        found = quic_backend(name)
     except LocalError as fault:
         raise UsageError(f"quic: {fault}") from None
+    if listen is not None and name in EVERY_ADDRESS and listen[0] not in _WILDCARDS:
+        raise UsageError(
+            f"quic: {name} listens on every address of the machine, never on {listen[0]} alone; "
+            "name another library, or say --listen 0.0.0.0 and who may use it: docs/backends.md"
+        )
+    return found
+
+
+def on_loopback(name: str) -> str:
+    """The library for a listener that only this machine may reach, where --quic names `name`."""
+    return QUIC_BACKENDS[0] if name in EVERY_ADDRESS else name

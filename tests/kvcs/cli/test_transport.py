@@ -17,7 +17,7 @@ from kvcs.cli.main import main
 from kvcs.cli.verify import compare
 from kvcs.errors import KvcsError, UsageError
 from kvcs.formats.safetensors import KvFile
-from moqt import QUIC_BACKENDS
+from moqt import QUIC_BACKENDS, parse_url
 from moqt.errors import LocalError
 from tests.support.cli import Files, Out, Outcome, kvcs, program
 
@@ -133,6 +133,57 @@ def test_the_demonstration_hands_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (flag, value) == ("--quic", "qh3")
 
 
+@pytest.mark.parametrize("place", ["127.0.0.1:0", "localhost:0", "[::1]:0", "192.0.2.1:0"])
+def test_a_library_that_listens_everywhere_is_not_for_one_address(
+    place: str, files: Files, certificates: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7: what is meant for loopback must not be open to the network; status 2, and nothing listens."""
+    monkeypatch.setattr("kvcs.cli.transport.quic_backend", lambda name: Asked())
+    shown = ["--cert", str(certificates / "server.pem")]
+    shown += ["--key", str(certificates / "server-key.pem")]
+    keygen = ["keygen", "--output", str(files.directory / "issuer.pem")]
+    assert main(keygen) == 0
+    auth = ["--auth-keys", str(files.directory / "issuer.pem.pub")]
+    for words in (
+        ["relay", *shown, *auth],
+        ["publish", files.cache, *files.key, *shown],
+    ):
+        capsys.readouterr()
+        ended = Outcome(
+            main([*words, "--listen", place, "--quic", "aiopquic"]), *capsys.readouterr()
+        )
+        assert "aiopquic listens on every address" in ended.complaint(2)
+        assert "asked" not in ended.err
+        everywhere = [*words, "--listen", "0.0.0.0:0", "--quic", "aiopquic"]
+        assert "asked to listen" in Outcome(main(everywhere), *capsys.readouterr()).complaint(1)
+
+
+def test_everywhere_means_under_the_rules_for_it(
+    files: Files, certificates: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7: no relay without tokens, nothing without a certificate."""
+    monkeypatch.setattr("kvcs.cli.transport.quic_backend", lambda name: Asked())
+    shown = ["--cert", str(certificates / "server.pem")]
+    shown += ["--key", str(certificates / "server-key.pem")]
+    anywhere = ["--listen", "0.0.0.0:0", "--quic", "aiopquic"]
+    for words, hint in (
+        (["relay", *anywhere, *shown], "--auth-keys"),
+        (["relay", *anywhere], "--cert"),
+        (["publish", files.cache, *files.key, *anywhere], "--cert"),
+    ):
+        assert hint in Outcome(main(words), *capsys.readouterr()).complaint(2)
+
+
+def tokens(files: Files) -> tuple[list[str], list[str]]:
+    """The flags of a relay that asks for tokens, and of those who have one."""
+    issuer, token = files.directory / "issuer.pem", files.directory / "token"
+    assert main(["keygen", "--output", str(issuer)]) == 0
+    allow = ["--allow", "publish,subscribe,fetch", "--expires", "1h"]
+    make = ["token", "make", "--key", str(issuer), *files.key, *allow, "--output", str(token)]
+    assert main(make) == 0
+    return ["--auth-keys", f"{issuer}.pub"], ["--auth-token", str(token)]
+
+
 async def test_a_cache_through_a_relay(
     socket_name: str, files: Files, certificates: Path, capsys: Out
 ) -> None:
@@ -141,10 +192,15 @@ async def test_a_cache_through_a_relay(
     ca = ["--ca", str(certificates / "ca.pem")]
     shown = ["--cert", str(certificates / "server.pem")]
     shown += ["--key", str(certificates / "server-key.pem"), "--ready-file", "ready.json"]
+    where = LISTEN
+    if socket_name in transport.EVERY_ADDRESS:
+        asked, has = tokens(files)
+        where, ca = ["--listen", "0.0.0.0:0", *asked], [*ca, *has]
     async with AsyncExitStack() as stack:
-        relay = await stack.enter_async_context(program("relay", *LISTEN, *shown, *quic))
+        relay = await stack.enter_async_context(program("relay", *where, *shown, *quic))
         await relay.until("kvcs: relaying at ")
-        url = json.loads(Path("ready.json").read_text("utf-8"))["url"]
+        port = parse_url(json.loads(Path("ready.json").read_text("utf-8"))["url"]).port
+        url = f"moqt://127.0.0.1:{port}"
         words = ["publish", files.cache, *files.key, "--relay", url, *ca, *quic]
         publisher = await stack.enter_async_context(program(*words))
         await publisher.until("publication ")
