@@ -1,6 +1,7 @@
 """`make fuzz`: every parser, whole sessions and files, fed with octets that are not quite right.
 
-Ends with 1 where an input did what none may do; the input is saved, and `--replay FILE` runs it again.
+Ends with 1 where an input did what none may do; the input is saved, `--replay FILE` runs it again, and
+`--targets NAME --add FILE` keeps it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import click
 
 from tests.fuzz import limits
 from tests.fuzz.engine import Outcome
+from tests.fuzz.kept import keep
 from tests.fuzz.registry import TARGETS
-from tests.fuzz.runner import CORPUS, run_all, save
+from tests.fuzz.runner import run_all, save
 from tests.fuzz.target import Target
 
 KEPT = 40
@@ -32,6 +34,10 @@ def main() -> int:
     chosen = [TARGETS[name] for name in arguments.targets.split(",") if name] or [*TARGETS.values()]
     if arguments.replay is not None:
         return _replay(chosen, arguments.replay)
+    if arguments.add:
+        for target in chosen:
+            keep(target.name, [path.read_bytes() for path in arguments.add])
+        return 0
     started = time.monotonic()
     outcomes = run_all(
         chosen,
@@ -68,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--replay", type=Path, help="run one input")
+    parser.add_argument("--add", type=Path, nargs="+", help="add inputs to the corpus")
     return parser.parse_args()
 
 
@@ -101,11 +108,12 @@ def _replay(targets: list[Target], path: Path) -> int:
 def _keep(outcomes: list[Outcome]) -> None:
     """The shortest of what reached new lines."""
     for outcome in outcomes:
-        room = KEPT_OCTETS
+        room, chosen = KEPT_OCTETS, []
         for data in sorted(outcome.kept, key=len)[:KEPT]:
             room -= len(data)
             if room >= 0:
-                save(outcome.target, data, CORPUS)
+                chosen.append(data)
+        keep(outcome.target, chosen)
 
 
 if __name__ == "__main__":

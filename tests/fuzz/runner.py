@@ -13,21 +13,15 @@ from typing import Any
 
 from tests.fuzz import limits
 from tests.fuzz.engine import FAILURES, Failure, Note, Outcome, Worker
+from tests.fuzz.kept import corpus_of
 from tests.fuzz.target import Target
 
-CORPUS = Path(__file__).resolve().parent / "corpus"
 _HANG = signal.SIGPROF
 
 
-def corpus_of(name: str, directory: Path = CORPUS) -> list[bytes]:
-    """The inputs that are kept for a target, failures of the past among them."""
-    found = sorted((directory / name).glob("*")) if (directory / name).is_dir() else []
-    return [path.read_bytes() for path in found]
-
-
-def save(name: str, data: bytes, directory: Path, prefix: str = "") -> Path:
-    """Keeps an input under a name of its own."""
-    place = directory / name / f"{prefix}{sha256(data).hexdigest()[:12]}"
+def save(name: str, data: bytes, directory: Path) -> Path:
+    """Writes an input, to be replayed, to a file of its own."""
+    place = directory / name / sha256(data).hexdigest()[:12]
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(data)
     return place

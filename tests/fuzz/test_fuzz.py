@@ -12,9 +12,10 @@ import pytest
 
 from tests.fuzz import limits
 from tests.fuzz.engine import Note, Outcome, Worker
+from tests.fuzz.kept import CORPUS, corpus_of, keep, load
 from tests.fuzz.mutations import mutate
-from tests.fuzz.registry import TARGETS
-from tests.fuzz.runner import CORPUS, corpus_of, run_all
+from tests.fuzz.registry import KINDS, TARGETS
+from tests.fuzz.runner import run_all
 from tests.fuzz.target import Choices, Run, Target
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -36,11 +37,33 @@ def test_what_is_kept(name: str) -> None:
             pass
 
 
-def test_the_corpus_is_small() -> None:
-    """Less than 200 KiB, and of targets that there are."""
-    files = [path for path in CORPUS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 200 << 10
-    assert {path.parent.name for path in files} <= TARGETS.keys()
+def test_the_corpus_is_small_and_in_its_files() -> None:
+    """A file for each kind of targets that have some, in order and without doubles."""
+    files = sorted(path for path in CORPUS.rglob("*") if path.is_file())
+    assert {path.name for path in files} <= {f"{kind}.jsonl" for kind in KINDS.values()}
+    assert sum(path.stat().st_size for path in files) < 300 << 10
+    for path in files:
+        kept = load(path)
+        assert {KINDS[name] for name, _, _ in kept} == {path.stem}
+        again = [(name, len(data), data) for name, data, _ in kept]
+        assert again == sorted(set(again))
+
+
+def test_what_is_added_to_a_corpus_is_read_back(tmp_path: Path) -> None:
+    """Octets of any kind, each once; notes stay."""
+    path = tmp_path / "wire.jsonl"
+    path.write_text('{"target": "url", "text": "moqt:", "note": "no host"}\n', "ascii")
+    keep("url", [b"moqt://a", b"\xff\0", b"moqt:", b'"\n\\', b"", b"\r"], tmp_path)
+    assert load(path) == [
+        ("url", b"", ""),
+        ("url", b"\r", ""),
+        ("url", b"\xff\0", ""),
+        ("url", b'"\n\\', ""),
+        ("url", b"moqt:", "no host"),
+        ("url", b"moqt://a", ""),
+    ]
+    assert '"text": "moqt://a"' in path.read_text("ascii")
+    assert '"hex": "ff00"' in path.read_text("ascii")
 
 
 def test_a_minute_of_fuzzing(tmp_path: Path) -> None:
