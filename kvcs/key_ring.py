@@ -28,6 +28,7 @@ from pathlib import Path
 from kvcs import strictjson
 from kvcs.errors import UsageError
 from kvcs.payload import Discard, DiscardReason
+from kvcs.reading import read_up_to
 from kvcs.secure_objects import LEAST_KEY_ID, Suite
 from kvcs.strictjson import shown
 
@@ -160,8 +161,7 @@ class KeyRing:
 def load_keys(path: Path, apart_from: bytes = b"") -> list[RingKey]:
     """The keys in a file; raises UsageError, which never quotes one, also where `apart_from` is among them."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_OCTETS + 1)
+        data = read_up_to(path, MAX_OCTETS + 1)
     except OSError as fault:
         raise UsageError(f"key ring: cannot read {path}: {fault.strerror}") from None
     try:

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 from kvcs.errors import UsageError
 from kvcs.keysets import cose_keys, is_private, jwk_keys, private_of, public_of
 from kvcs.producer_keys import PrivateKey, PublicKey, private_key, public_key
+from kvcs.reading import read_up_to
 
 MAX_OCTETS = 1 << 20
 MAX_KEYS = 1000
@@ -84,8 +85,7 @@ def load_private_key(path: Path, key_id: bytes | None = None) -> PrivateKey:
 def read(path: Path) -> bytes:
     """A file of keys; raises UsageError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_OCTETS + 1)
+        data = read_up_to(path, MAX_OCTETS + 1)
     except OSError as fault:
         raise UsageError(f"key: cannot read {path}: {fault.strerror}") from None
     if len(data) > MAX_OCTETS:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from kvcs.errors import UsageError
+from kvcs.reading import read_up_to
 
 _HEX = re.compile(rb"(?:[0-9A-Fa-f]{2}){16,64}")
 _LONGEST = 130
@@ -38,8 +39,7 @@ class ScopeKey:
 def load_scope_key(path: Path) -> ScopeKey:
     """The scope key in a file; raises `UsageError`."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_LONGEST + 1)
+        data = read_up_to(path, _LONGEST + 1)
     except OSError as fault:
         raise UsageError(f"scope key: cannot read {path}: {fault.strerror}") from None
     return ScopeKey.from_bytes(data)

@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from kvcs import strictjson
 from kvcs.errors import UsageError
+from kvcs.reading import read_up_to
 from kvcs.scopes import Grant, misnamed, scope_of
 from kvcs.strictjson import shown
 from moqt import Query, Refusal
@@ -113,8 +114,7 @@ def names_of(certificate: bytes) -> tuple[Name, ...]:
 def load_identities(path: Path) -> IdentityPolicy:
     """The policy in a file; raises UsageError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_OCTETS + 1)
+        data = read_up_to(path, MAX_OCTETS + 1)
     except OSError as fault:
         raise UsageError(f"client scopes: cannot read {path}: {fault.strerror}") from None
     try:

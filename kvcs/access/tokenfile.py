@@ -13,6 +13,7 @@ from kvcs.access.policy import CAT
 from kvcs.envelope import MAX_WRAPPING
 from kvcs.errors import UsageError
 from kvcs.keyfiles import write_new
+from kvcs.reading import read_up_to
 from moqt import Token
 
 _log = logging.getLogger(__name__)
@@ -44,8 +45,7 @@ def load_token(path: Path) -> bytes:
     if token_octets(str(path).encode("utf-8", "surrogateescape")) is not None:
         raise UsageError("auth token: give the name of a file, not the token itself")
     try:
-        with path.open("rb") as file:
-            data = file.read(_LONGEST + 1)
+        data = read_up_to(path, _LONGEST + 1)
     except OSError as fault:
         raise UsageError(f"auth token: cannot read {path}: {fault.strerror}") from None
     octets = token_octets(data) if len(data) <= _LONGEST else None

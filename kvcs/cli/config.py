@@ -16,6 +16,7 @@ from typing import TypeAlias
 import click
 
 from kvcs.errors import UsageError
+from kvcs.reading import read_up_to
 
 CONFIG_NAME = "kvcs.toml"
 MAX_OCTETS = 64 << 10
@@ -68,8 +69,7 @@ def default_map(
 
 def _parse(path: Path) -> dict[str, object]:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_OCTETS + 1)
+        data = read_up_to(path, MAX_OCTETS + 1)
     except OSError as fault:
         raise UsageError(f"config: cannot read {path}: {fault.strerror}") from None
     if len(data) > MAX_OCTETS:

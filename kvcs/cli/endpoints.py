@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 
 from kvcs import certs
 from kvcs.errors import UsageError
+from kvcs.reading import read_up_to
 from moqt import ClientTls, ServerTls, parse_url
 from moqt.errors import ConnectError, LocalError
 
@@ -127,8 +128,7 @@ def certificates(what: str, path: Path) -> list[x509.Certificate]:
 
 def _read(what: str, path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_PEM + 1)
+        data = read_up_to(path, MAX_PEM + 1)
     except OSError as fault:
         raise UsageError(f"{what}: cannot read {path}: {fault.strerror}") from None
     if len(data) > MAX_PEM:

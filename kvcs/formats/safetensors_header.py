@@ -78,8 +78,9 @@ def header_length(prefix: bytes, file_size: int) -> int:
         raise UsageError("safetensors: the file is shorter than its length field")
     length: int = _LENGTH.unpack(prefix)[0]
     if length > MAX_HEADER:
+        # The number is not told: it is the start of whatever file was named by mistake, a key perhaps.
         raise UsageError(
-            f"safetensors: a header of {length} octets; at most {MAX_HEADER} are accepted"
+            f"safetensors: the header is too long: at most {MAX_HEADER} are accepted; see that it is a cache file"
         )
     if PREFIX_SIZE + length > file_size:
         raise UsageError(

@@ -76,8 +76,9 @@ def test_every_truncation() -> None:
 
 def test_huge_lengths() -> None:
     for length in (MAX_HEADER + 1, (1 << 64) - 1):
-        with pytest.raises(UsageError, match="at most 4194304 are accepted"):
+        with pytest.raises(UsageError, match="at most 4194304 are accepted") as caught:
             header_length(length.to_bytes(8, "little"), 1 << 70)
+        assert str(length) not in str(caught.value)  # it may be the start of a key
 
 
 @pytest.mark.parametrize(
