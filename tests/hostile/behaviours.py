@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 
+from kvcs.key_ring import KeyRing
 from kvcs.payload import HEADER_SIZE
+from kvcs.sealing import TrackOpener
 from moqt import Location, ObjectHeader, ObjectStatus, Track
 from moqt.wire.data import FetchEncoder, SubgroupEncoder, SubgroupHeader
 from tests.hostile.relay import Ask, Behaviour, Item
@@ -101,6 +103,28 @@ class ForgeManifest(Behaviour):
         if not ask.is_manifest:
             return items
         return [replace(item, payload=self._change(item.payload)) for item in items]
+
+
+class Unseal(Behaviour):
+    """The producer's own payloads, in the clear: the relay has got hold of a key, but lies about that only."""
+
+    def __init__(self, keys: KeyRing, *, manifests: bool = False) -> None:
+        self._keys = keys
+        self._manifests = manifests
+
+    def objects(self, ask: Ask, items: Iterable[Item]) -> Iterable[Item]:
+        if ask.is_manifest is not self._manifests:
+            return items
+        opener = TrackOpener(self._keys, ask.track.name)
+        return [self._opened(opener, item) for item in items]
+
+    @staticmethod
+    def _opened(opener: TrackOpener, item: Item) -> Item:
+        if item.status is not ObjectStatus.NORMAL or not item.properties:
+            return item
+        header = ObjectHeader(item.location, len(item.payload), properties=item.properties)
+        payload = bytes(opener.open(header, item.priority, item.payload))
+        return replace(item, payload=payload, properties=())
 
 
 class Truncate(Behaviour):

@@ -41,6 +41,7 @@ from tests.hostile.behaviours import (
     SwapPlaces,
     SwapPublications,
     Truncate,
+    Unseal,
     Withhold,
 )
 from tests.hostile.relay import Behaviour, HostileRelay
@@ -103,6 +104,12 @@ CASES: dict[str, Case] = {
     ),
     "sends a manifest that is none": Case(
         lambda _: [ForgeManifest(lambda octets: octets[: len(octets) // 2])], {"conflict"}
+    ),
+    "sends Objects in the clear": Case(
+        lambda _: [Unseal(ring(A))], COMPLETE, sealed={"incomplete"}
+    ),
+    "sends manifests in the clear": Case(
+        lambda _: [Unseal(ring(A), manifests=True)], COMPLETE, sealed={"conflict"}
     ),
     "cuts groups short": Case(lambda _: [Truncate(1)]),
     "sends nothing but ends": Case(lambda _: [Truncate(0)]),
