@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from contextlib import suppress
-from itertools import groupby
 from math import inf
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from qh3.quic import events
@@ -161,7 +159,7 @@ class Qh3Connection(Unmeasured):
         self._advance(now)
 
     def receive(self, datagrams: Datagrams) -> None:
-        """Takes a batch of `bytes` in and sends one answer to all of it."""
+        """Takes a batch in and sends one answer to all of it."""
         if self._gone.is_set():
             return
         if self._reported:
@@ -169,8 +167,7 @@ class Qh3Connection(Unmeasured):
             return
         now = self._loop.time()
         try:
-            for address, group in groupby(datagrams, key=itemgetter(1)):
-                self._quic.receive_many_datagrams([bytes(d) for d, _ in group], address, now)
+            self._quic.receive_datagrams(datagrams, now)
         except LIBRARY_FAULTS as fault:
             self._fail(fault)
         self.heard = self.heard or self._quic.was_heard

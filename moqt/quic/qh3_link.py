@@ -53,10 +53,7 @@ class ClientLink:
         quic = PacedConnection(config=config, configuration=configuration)
         connection = Qh3Connection(quic, self, config, handler)
         self._socket = UdpSocket(
-            sock,
-            received=lambda batch: connection.receive([(bytes(d), numeric(a)) for d, a in batch]),
-            failed=connection.path_failed,
-            peer=self._address,
+            sock, received=connection.receive, failed=connection.path_failed, peer=self._address
         )
 
         def begin() -> Qh3Connection:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import cache
+from itertools import groupby
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import QuicConnection, QuicConnectionError, QuicConnectionState
 from qh3.quic.events import ConnectionTerminated
+from qh3.quic.packet import QuicPacketType
 from qh3.quic.tls_bridge import QuicTlsBridgeError
 from qh3.tls import Alert
 
 from moqt.config import TransportConfig
+from moqt.quic.listening import Header
 from moqt.quic.udp import Address, Datagrams
 
 try:
@@ -125,6 +129,12 @@ class PacedConnection(QuicConnection):  # type: ignore[misc]
         self._latest = max(self._latest, now)
         return self._latest
 
+    def receive_datagrams(self, datagrams: Datagrams, now: float) -> None:
+        """Takes a batch in."""
+        for address, group in groupby(datagrams, key=itemgetter(1)):
+            octets = [bytes(data) for data, _ in group]
+            self.receive_many_datagrams(octets, numeric(address), now)
+
     def receive_many_datagrams(self, datagrams: list[bytes], addr: Address, now: float) -> None:
         """Like the library's, at a time not before any it has seen."""
         super().receive_many_datagrams(datagrams, addr, self._never_back(now))
@@ -206,15 +216,13 @@ class PacedConnection(QuicConnection):  # type: ignore[misc]
         return self._core is not None and bool(self._core.received_authenticated_packet)
 
 
-def destination_of(
-    data: bytes, id_length: int
-) -> tuple[int | None, int, bytes, bytes, list[int]] | None:
-    """Version, packet type, destination and source ID, versions offered; None for noise."""
+def long_header(data: bytes, id_length: int) -> Header | None:
+    """What a packet with a long header says; None for noise."""
     try:
-        header = pull_quic_header(data, 0, id_length)
+        version, kind, _, destination, source, *_ = pull_quic_header(data, 0, id_length)
     except ValueError:
         return None
-    return header[0], header[1], header[3], header[4], header[7]
+    return Header(version or 0, destination, source, kind == QuicPacketType.INITIAL)
 
 
 def numeric(address: Address) -> Address:

@@ -1,26 +1,20 @@
-"""The server's side of one socket: finds the qh3 connection a datagram belongs to, or starts one."""
+"""What a listener on qh3 does with the library: headers and connections."""
 
 from __future__ import annotations
 
-import asyncio
 import socket
 
 from qh3.quic.configuration import QuicConfiguration
-from qh3.quic.packet import QuicPacketType, encode_quic_version_negotiation
+from qh3.quic.packet import encode_quic_version_negotiation
 
 from moqt.config import TransportConfig
 from moqt.quic.base import HandlerFactory
+from moqt.quic.listening import Header, UdpListener
 from moqt.quic.qh3_connection import Qh3Connection
-from moqt.quic.qh3_private import PacedConnection, destination_of, numeric
-from moqt.quic.udp import Address, Datagrams, UdpSocket
-
-MAX_HALF_OPEN = 1000
-"""Handshakes under way at once; Initial packets beyond that are dropped, and honest clients repeat them."""
-SMALLEST_DATAGRAM = 1200
-LONG_HEADER = 0x80
+from moqt.quic.qh3_private import PacedConnection, long_header
 
 
-class Qh3Listener:
+class Qh3Listener(UdpListener[Qh3Connection]):
     """A Listener over qh3. Owns `sock`, which is bound."""
 
     def __init__(
@@ -33,114 +27,28 @@ class Qh3Listener:
         self._configuration = configuration
         self._config = config
         self._handler = handler
-        self._connections: dict[bytes, Qh3Connection] = {}
-        self._ids: dict[Qh3Connection, set[bytes]] = {}
-        self._half_open: set[Qh3Connection] = set()
-        self._closing = False
-        self._gone = asyncio.Event()
-        self._socket = UdpSocket(sock, received=self._received, failed=lambda _: None)
-        host, port = self._socket.address[:2]
-        self.address: tuple[str, int] = (host, port)
+        super().__init__(sock, id_length=configuration.connection_id_length)
 
-    def close(self) -> None:
-        """Takes no more connections and closes those there are with NO_ERROR."""
-        if self._closing:
-            return
-        self._closing = True
-        for connection in list(self._ids):
-            if connection in self._half_open:
-                connection.abandon()
-            else:
-                connection.close(0)
-        self._close_socket()
+    def _header(self, data: bytes) -> Header | None:
+        return long_header(data, self._id_length)
 
-    async def wait_closed(self) -> None:
-        """Returns once every connection has ended and the socket is gone."""
-        await self._gone.wait()
+    @property
+    def _versions(self) -> list[int]:
+        versions: list[int] = self._configuration.supported_versions
+        return versions
 
-    # What connections call.
+    def _offer(self, header: Header) -> bytes:
+        offer: bytes = encode_quic_version_negotiation(
+            source_cid=header.destination,
+            destination_cid=header.source,
+            supported_versions=self._versions,
+        )
+        return offer
 
-    def send(self, datagrams: Datagrams) -> bool:
-        """Sends; False if a datagram was larger than the path allows."""
-        return self._socket.send(datagrams)
-
-    def opened(self, connection: Qh3Connection) -> None:
-        """The handshake is complete."""
-        self._half_open.discard(connection)
-
-    def issued(self, connection: Qh3Connection, connection_id: bytes) -> None:
-        """Routes a new ID."""
-        self._connections[connection_id] = connection
-        self._ids[connection].add(connection_id)
-
-    def retired(self, connection_id: bytes) -> None:
-        """Stops routing an ID."""
-        connection = self._connections.pop(connection_id, None)
-        if connection is not None:
-            self._ids[connection].discard(connection_id)
-
-    def ended(self, connection: Qh3Connection) -> None:
-        """Forgets a connection; the last one takes a closed listener's socket with it."""
-        for connection_id in self._ids.pop(connection, set()):
-            self._connections.pop(connection_id, None)
-        self._half_open.discard(connection)
-        if self._closing:
-            self._close_socket()
-
-    def _close_socket(self) -> None:
-        if not self._ids:
-            self._socket.close()
-            self._gone.set()
-
-    # Routing.
-
-    def _received(self, batch: Datagrams) -> None:
-        groups: dict[Qh3Connection, Datagrams] = {}
-        for data, address in batch:
-            connection = self._find(bytes(data), address)
-            if connection is not None:
-                groups.setdefault(connection, []).append((data, numeric(address)))
-        for connection, datagrams in groups.items():
-            connection.receive(datagrams)
-
-    def _find(self, data: bytes, address: Address) -> Qh3Connection | None:
-        length = self._configuration.connection_id_length
-        if data and not data[0] & LONG_HEADER:
-            return self._connections.get(data[1 : 1 + length])
-        header = destination_of(data, length)
-        if header is None:
-            return None
-        version, kind, destination, source, _ = header
-        known = self._connections.get(destination)
-        if known is not None or self._closing or len(data) < SMALLEST_DATAGRAM:
-            return known
-        if kind == QuicPacketType.VERSION_NEGOTIATION:
-            return None
-        if version not in self._configuration.supported_versions:
-            self._offer_versions(destination, source, address)
-            return None
-        if kind != QuicPacketType.INITIAL or len(self._half_open) >= MAX_HALF_OPEN:
-            return None
-        return self._accept(destination)
-
-    def _accept(self, destination: bytes) -> Qh3Connection:
+    def _begin(self, destination: bytes) -> tuple[Qh3Connection, bytes]:
         quic = PacedConnection(
             config=self._config,
             configuration=self._configuration,
             original_destination_connection_id=destination,
         )
-        connection = Qh3Connection(quic, self, self._config, self._handler)
-        self._ids[connection] = set()
-        self._half_open.add(connection)
-        self.issued(connection, destination)
-        self.issued(connection, quic.host_cid)
-        return connection
-
-    def _offer_versions(self, destination: bytes, source: bytes, address: Address) -> None:
-        """Version Negotiation, to a datagram large enough to be no use for amplification."""
-        answer = encode_quic_version_negotiation(
-            source_cid=destination,
-            destination_cid=source,
-            supported_versions=self._configuration.supported_versions,
-        )
-        self._socket.send([(answer, address)])
+        return Qh3Connection(quic, self, self._config, self._handler), quic.host_cid

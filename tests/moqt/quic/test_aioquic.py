@@ -25,7 +25,7 @@ from kvcs.certs import make
 from moqt.config import KIB, TransportConfig
 from moqt.errors import ConnectError, LocalError
 from moqt.quic import aioquic as backend
-from moqt.quic import aioquic_path, aioquic_server
+from moqt.quic import aioquic_path
 from moqt.quic.aioquic_connection import AioquicConnection
 from moqt.quic.aioquic_private import CreditConnection
 from moqt.quic.aioquic_server import AioquicListener
@@ -626,7 +626,7 @@ async def test_an_unknown_version_is_answered_with_those_there_are(certificates:
 async def test_handshakes_under_way_are_bounded(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aioquic_server, "MAX_HALF_OPEN", 0)
+    monkeypatch.setattr("moqt.quic.listening.MAX_HALF_OPEN", 0)
     async with listening(certificates) as (listener, accepted):
         with pytest.raises(ConnectError) as caught:
             await dial(
