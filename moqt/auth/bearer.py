@@ -30,7 +30,7 @@ class Terms:
     issuers: frozenset[str] = frozenset()
     """Whose tokens count; empty for all whose keys are trusted."""
     audiences: frozenset[str] = frozenset()
-    """By which of these names a token must be meant for here. Empty: it is not looked at."""
+    """By which of these names a token must be meant for here. Empty: only one that names none is taken."""
     leeway: float = 60.0
     """Seconds that clocks may differ."""
     needs_expiry: bool = True
@@ -42,6 +42,8 @@ class Terms:
         """Why a token is not good at `now`, in seconds since 1970."""
         if self.issuers and claims.issuer not in self.issuers:
             return Refusal("its issuer (iss) is not trusted here")
+        if claims.audience and not self.audiences:
+            return Refusal("it names an audience (aud), and nobody said that this is one")
         if self.audiences and not self.audiences.intersection(claims.audience):
             return Refusal("it is meant for others (aud)")
         if claims.expires is None and self.needs_expiry:

@@ -51,10 +51,14 @@ def policy(*keys: SharedKey, now: float = NOW, **terms: Any) -> AccessPolicy:
 
 
 def ask(
-    action: Action, namespace: tuple[bytes, ...], token: bytes, track: bytes | None = b"t"
+    action: Action,
+    namespace: tuple[bytes, ...],
+    token: bytes,
+    track: bytes | None = b"t",
+    **terms: Any,
 ) -> bool:
     query = Query(action=action, namespace=namespace, track=track, tokens=(as_token(token),))
-    return not isinstance(policy().decide(query), Refusal)
+    return not isinstance(policy(**terms).decide(query), Refusal)
 
 
 @pytest.mark.parametrize("vector", KVCS["authz"])
@@ -70,8 +74,10 @@ def test_the_vectors_of_kvcs(vector: Any) -> None:
     data = next(t["cwt_mac0_tag61"] for t in KVCS["tokens"] if t["name"] == vector["token"])
     namespace = tuple(bytes.fromhex(field) for field in vector["namespace"])
     track = vector["track"].encode() or None
-    granted = ask(numbers[vector["action"]], namespace, bytes.fromhex(data), track)
-    assert granted is vector["expected"]
+    asked = numbers[vector["action"]], namespace, bytes.fromhex(data), track
+    here = frozenset({"relay.kvcs.test"})
+    assert ask(*asked, audiences=here) is vector["expected"]
+    assert not ask(*asked), "a token for a certain relay is for no other"
 
 
 @pytest.mark.parametrize("action", Action)

@@ -115,11 +115,13 @@ def test_secrets_are_not_shown(keys: Path, capsys: Out) -> None:
 def test_check_says_what_a_relay_would(keys: Path, capsys: Out) -> None:
     """R2: 0 when it is accepted and grants what is asked for; 5 with the reason when not."""
     path = made(keys, capsys, "--iss", "me", "--aud", "here", "--expires", "90")
-    check = ["token", "check", path, "--auth-keys", keys / "shared.jwk"]
+    anywhere = ["token", "check", path, "--auth-keys", keys / "shared.jwk"]
+    assert "it names an audience (aud)" in run(capsys, *anywhere, status=5)
+    check = [*anywhere, "--auth-audience", "here"]
     within = ["--scope", HEX]
     for args in (
         [],
-        ["--auth-issuer", "me", "--auth-audience", "here"],
+        ["--auth-issuer", "me"],
         within,
         ["--action", "subscribe", *within, "--track", "k.raw.s0"],
         ["--action", "subscribe-namespace", "--namespace", f"6b7663732d31/{HEX}/00"],
@@ -127,7 +129,6 @@ def test_check_says_what_a_relay_would(keys: Path, capsys: Out) -> None:
         run(capsys, *check, *args)
     for args, why in (
         (["--auth-issuer", "you"], "its issuer (iss) is not trusted here"),
-        (["--auth-audience", "there"], "it is meant for others (aud)"),
         (["--at", "1"], ""),
         (["--at", "3000000000"], "it has expired (exp)"),
         (["--action", "publish", *within], "it does not grant publish there"),
@@ -138,6 +139,8 @@ def test_check_says_what_a_relay_would(keys: Path, capsys: Out) -> None:
     ):
         if why:
             assert why in run(capsys, *check, *args, status=5)
+    there = [*anywhere, "--auth-audience", "there"]
+    assert "it is meant for others (aud)" in run(capsys, *there, status=5)
     other = ["token", "check", path, "--auth-keys", keys / "pair.pem.pub"]
     assert "not trusted here" in run(capsys, *other, status=5)
     facts = json.loads(run(capsys, *check, *within, "--json"))
@@ -158,6 +161,7 @@ def test_the_compact_form_is_behind_its_option(keys: Path, capsys: Out) -> None:
     ring.write_bytes(bytes.fromhex("a40104024263310305205820" + KVCS["hmac_key"]))
     assert shown(path, capsys)["form"] == "compact"
     check = ["token", "check", path, "--auth-keys", ring, "--at", 1.9e9]
+    check += ["--auth-audience", "relay.kvcs.test"]
     assert "compact form is not taken here" in run(capsys, *check, status=5)
     run(capsys, *check, "--c4m-compact")
 

@@ -101,7 +101,8 @@ def test_issuer_and_audience() -> None:
     assert refused(b"good", terms=Terms(issuers=frozenset({"j"}))) is UNAUTHORIZED
     relay = Terms(audiences=frozenset({"relay"}))
     assert decide(b"ours", terms=relay) is None
-    assert decide(b"ours") is None
+    # A restriction is not passed over because nobody here knows whether it is met.
+    assert refused(b"ours") is UNAUTHORIZED
     assert refused(b"good", terms=relay) is UNAUTHORIZED
     assert refused(b"ours", terms=Terms(audiences=frozenset({"other"}))) is UNAUTHORIZED
 
