@@ -29,6 +29,8 @@ from moqt.errors import ConnectError, MoqtError
 
 MAX_PUBLICATIONS = 4
 """Publications of one peer that are tried: each one may cost a stall."""
+MAX_MOVES = 8
+"""Peers that name another URL as they leave, in all that is followed: they could go on for ever."""
 
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
@@ -90,7 +92,8 @@ class Fetching:
                 continue
             if self.report.status == "complete":
                 return
-            if moved is not None and moved not in known:
+            most = len(self._job.urls) + MAX_MOVES
+            if moved is not None and moved not in known and len(known) < most:
                 known.add(moved)
                 places.appendleft(moved)
         _, gravest, self.report = max(self._faults, key=lambda entry: entry[1].exit_status)

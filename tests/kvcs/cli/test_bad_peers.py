@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import moqt
+from kvcs.cli.subscribe import MAX_MOVES
 from kvcs.payload import Component
 from kvcs.publication import Publication
-from moqt import TransportConfig
+from moqt import Session, TransportConfig
+from moqt.connection import Driver
 from moqt.errors import RequestErrorCode
 from moqt.quic import backend
 from moqt.quic.base import Connection, ConnectionHandler
@@ -234,4 +237,26 @@ async def test_another_alpn(files: Files, certificates: Path, capsys: Out) -> No
         await listener.wait_closed()
     assert "moqt-22" in ended.complaint(1)
     assert ended.json["status"] == "error"
+    assert files.nothing_written()
+
+
+class Mover(moqt.Publisher):
+    """Sends everybody on, each time to a URL of its own that nobody has seen."""
+
+    url = ""
+    sessions = 0
+
+    def session_opened(self, driver: Driver) -> None:
+        self.sessions += 1
+        Session(driver).goaway(uri=f"{self.url}/{self.sessions}")
+
+
+async def test_a_peer_that_sends_on_for_ever(files: Files, certificates: Path, capsys: Out) -> None:
+    """GOAWAY is followed so many times, also without a deadline."""
+    origin = Mover()
+    async with await moqt.serve("127.0.0.1", 0, origin, tls=server_tls(certificates)) as server:
+        origin.url = server.url
+        ended = await kvcs(capsys, *files.subscribe(server.url, *ca(certificates)))
+    assert ended.status
+    assert origin.sessions == 1 + MAX_MOVES
     assert files.nothing_written()
