@@ -80,7 +80,7 @@ class ClientCheck:
             verifier.verify(leaf, list(chain))
         except VerificationError as error:
             raise BadCertificate(f"the client certificate is not trusted here: {error}") from None
-        except ValueError as error:
+        except (ValueError, x509.UnsupportedGeneralNameType) as error:
             raise BadCertificate(f"the client certificate cannot be read: {error}") from None
 
 

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 from aioquic.tls import Context, load_pem_x509_certificates
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import ExtensionOID
 
 from kvcs.certs import make
 from moqt import ClientTls, Publisher, ServerTls, Track, connect, serve
@@ -125,6 +129,37 @@ def elsewhere(tmp_path: Path) -> Path:
 async def test_who_shows_that_of_another_authority(certificates: Path, elsewhere: Path) -> None:
     async with await listening(server_tls(certificates, certificates)) as server:
         assert UNTRUSTED in await refused(server.url, client_tls(certificates, elsewhere))
+
+
+async def test_who_shows_names_that_cannot_be_read(tmp_path: Path) -> None:
+    """Such as an x400Address, in a certificate that is good otherwise; the next one is let in."""
+    make(tmp_path)
+    pem = (tmp_path / "ca-key.pem").read_bytes()
+    key = load_pem_private_key(pem, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    good = x509.load_pem_x509_certificate((tmp_path / "client.pem").read_bytes())
+    names = x509.UnrecognizedExtension(
+        ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes.fromhex("3002a300")
+    )
+    builder = x509.CertificateBuilder(
+        good.issuer,
+        good.subject,
+        good.public_key(),
+        good.serial_number + 1,
+        good.not_valid_before_utc,
+        good.not_valid_after_utc,
+    )
+    for extension in good.extensions:
+        is_name = extension.oid == ExtensionOID.SUBJECT_ALTERNATIVE_NAME
+        builder = builder.add_extension(names if is_name else extension.value, extension.critical)
+    odd = builder.sign(key, SHA256())
+    (tmp_path / "odd.pem").write_bytes(odd.public_bytes(Encoding.PEM))
+    (tmp_path / "odd-key.pem").write_bytes((tmp_path / "client-key.pem").read_bytes())
+    async with await listening(server_tls(tmp_path, tmp_path)) as server:
+        told = await refused(server.url, client_tls(tmp_path, tmp_path, "odd"))
+        assert "the client certificate cannot be read" in told
+        async with await connect(server.url, tls=client_tls(tmp_path, tmp_path)) as session:
+            await use(session)
 
 
 async def test_who_shows_that_of_a_server(certificates: Path) -> None:
