@@ -30,6 +30,8 @@ def set_up(verbosity: int) -> None:
         root.removeHandler(handler)
     root.addHandler(_Handler())
     root.setLevel(LEVELS[min(verbosity, len(LEVELS) - 1)])
+    # What aioquic warns of ends a connection, and that is told as ours, with what to do about it.
+    logging.getLogger("quic").setLevel(logging.NOTSET if verbosity else logging.ERROR)
 
 
 def _chosen(ctx: click.Context, param: click.Parameter, value: int) -> int:

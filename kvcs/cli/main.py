@@ -103,6 +103,7 @@ def run(program: Callable[[], object], *, as_json: bool = False) -> int:
 
     With `as_json` what keeps the command from starting is an object on stdout too.
     """
+    _occupy_standard_streams()
     try:
         status = program()
         if sys.stdout is not None:
@@ -126,6 +127,17 @@ def run(program: Callable[[], object], *, as_json: bool = False) -> int:
         where = f"{fault.filename}: " if fault.filename is not None else ""
         return _complain(f"{where}{fault.strerror or fault}", _USAGE if where else 1)
     return status if isinstance(status, int) else 0
+
+
+def _occupy_standard_streams() -> None:
+    """Opens /dev/null in the place of standard streams that are closed: files and sockets would get their numbers,
+    which uvloop does not survive.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def status_of(fault: KvcsError | MoqtError) -> int:

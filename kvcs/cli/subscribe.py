@@ -59,6 +59,7 @@ class Fetching:
         self._until: float | None = None
         self._faults: list[tuple[str, KvcsError, Report]] = []
         """What went wrong, with the URL and how far it came."""
+        self._untold = ""
         self._shown = -1
         """The last layer that was shown: a second peer gives the first ones again."""
 
@@ -79,6 +80,7 @@ class Fetching:
         """
         places, known = deque(self._job.urls), set(self._job.urls)
         while places and not (self._faults and self._over()):
+            self._tell_fault()
             url = places.popleft()
             self.report = Report(source=url)
             try:
@@ -102,9 +104,15 @@ class Fetching:
         raise gravest
 
     def _failed(self, url: str, fault: KvcsError) -> None:
+        self._tell_fault()
         self._faults.append((url, fault, self.report))
-        if not self._over():
-            self._progress.note(one_line(f"{url}: {fault}"))
+        self._untold = one_line(f"{url}: {fault}")
+
+    def _tell_fault(self) -> None:
+        """Shows the last fault once something follows it; one that nothing follows is how the command ends."""
+        if self._untold and not self._over():
+            self._progress.note(self._untold)
+        self._untold = ""
 
     async def _from(self, url: str) -> str | None:
         """Tries the publications of one peer in turn, as another one may be whole (C8).
@@ -117,6 +125,7 @@ class Fetching:
         async with await self._connect(url) as consumer:
             self._progress.note(f"connected to {url}")
             while True:
+                self._tell_fault()
                 self.report = Report(source=url)
                 try:
                     with _sink(self._job) as sink:
@@ -131,13 +140,8 @@ class Fetching:
                     publication = self.report.publication
                     tried |= {publication} if publication else set()
                     moved = consumer.session.moved
-                    gone = moved is not None or consumer.session.closed is not None
-                    if (
-                        publication is None
-                        or gone
-                        or len(tried) >= MAX_PUBLICATIONS
-                        or self._over()
-                    ):
+                    over = self._over() or moved is not None or consumer.session.closed is not None
+                    if publication is None or over or len(tried) >= MAX_PUBLICATIONS:
                         return self._elsewhere(moved)
 
     def _elsewhere(self, moved: str | None) -> str | None:

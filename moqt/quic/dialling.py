@@ -145,7 +145,7 @@ async def bind(host: str, port: int) -> socket.socket:
             return sock
         except OSError as error:
             sock.close()
-            reason = str(error)
+            reason = error.strerror or str(error)
     raise LocalError(f"cannot listen on {host}:{port}: {reason}")
 
 

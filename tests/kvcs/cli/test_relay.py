@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 from kvcs.cli.main import main
 from kvcs.cli.verify import compare
 from kvcs.formats.safetensors import KvFile
-from tests.support.cli import Files, Out, Program, kvcs, program
+from tests.support.cli import PATIENCE, Files, Out, Program, kvcs, program
 
 LISTEN = ["--listen", "127.0.0.1:0"]
 
@@ -122,3 +126,36 @@ def test_what_it_refuses(shared: Files, capsys: Out) -> None:
     )
     assert "cache-bytes" in usage(capsys, *LISTEN, "--cache-bytes", "-1")
     assert "not a place" in usage(capsys, *LISTEN, "--ready-file", str(here / "no" / "r"))
+
+
+@pytest.mark.parametrize("streams", [(0,), (1,), (2,), (0, 1, 2)])
+def test_standard_streams_that_are_closed(streams: tuple[int, ...], tmp_path: Path) -> None:
+    """As a supervisor may leave them: no socket gets their numbers, which would end the process with SIGABRT."""
+
+    def close() -> None:
+        for number in streams:
+            os.close(number)
+
+    ready = tmp_path / "ready.json"
+    command = [sys.executable, "-m", "kvcs", "relay", *LISTEN, "--ready-file", str(ready)]
+    process = subprocess.Popen(  # noqa: S603 - our own program
+        command,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        preexec_fn=close,  # noqa: PLW1509 - no threads of ours
+    )
+    try:
+        until = time.monotonic() + PATIENCE
+        while not ready.exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        assert ready.exists()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_port_that_is_taken(shared: Files, capsys: Out) -> None:
+    async with relaying(shared.directory, "first") as (url, _):
+        ended = await kvcs(capsys, "relay", "--listen", url.removeprefix("moqt://"))
+    assert ended.complaint(1).endswith(": Address already in use")

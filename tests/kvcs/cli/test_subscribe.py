@@ -204,6 +204,7 @@ async def test_an_untrusted_certificate(files: Files, certificates: Path, capsys
     async with serving(certificates, files.identity) as (url, _, _):
         ended = await kvcs(capsys, *files.subscribe(url))
         assert "--ca FILE" in ended.complaint(1)
+        assert ended.err.count("\n") == 1  # told once, and not by the QUIC library as well
         assert ended.json["status"] == "error"
         assert files.nothing_written()
         ended = await kvcs(capsys, *files.subscribe(url, "--insecure"))
