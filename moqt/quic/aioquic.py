@@ -20,7 +20,7 @@ from moqt.quic.aioquic_server import AioquicListener, Shown
 from moqt.quic.base import ClientTls, HandlerFactory, ServerTls
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 from moqt.quic.dialling import Way
-from moqt.quic.udp import Datagrams, UdpSocket
+from moqt.quic.link import ClientLink, Link
 
 MAX_DATAGRAM_FRAME = 65536
 DATAGRAM_SIZES = range(SMALLEST_DATAGRAM, 1 << 14)
@@ -41,8 +41,12 @@ async def connect(
     dialling.check_port(port, listening=False)
     configuration = _client_configuration(host, alpn, tls, config)
 
+    def make(link: Link) -> AioquicConnection:
+        quic = bulk.connection(config, configuration=configuration)
+        return AioquicConnection(quic, link, config, handler)
+
     async def attempt(way: Way) -> AioquicConnection:
-        return await _ClientLink().dial(way, configuration, config, handler)
+        return await ClientLink().dial(way, make)
 
     return await dialling.dial(host, port, config, attempt)
 
@@ -64,53 +68,6 @@ async def listen(
 
     shows(tls)
     return AioquicListener(await dialling.bind(host, port), config, handler, shows, tls)
-
-
-class _ClientLink:
-    """Owns the one connection of a client, and its socket."""
-
-    def __init__(self) -> None:
-        self._socket: UdpSocket | None = None
-
-    async def dial(
-        self,
-        way: Way,
-        configuration: QuicConfiguration,
-        config: TransportConfig,
-        handler: HandlerFactory,
-    ) -> AioquicConnection:
-        """Completes the handshake with one address. Raises ConnectError."""
-        sock = dialling.dial_socket(way)
-        quic = bulk.connection(config, configuration=configuration)
-        connection = AioquicConnection(quic, self, config, handler)
-        self._socket = UdpSocket(
-            sock, received=connection.receive, failed=connection.path_failed, peer=way.address
-        )
-
-        def begin() -> AioquicConnection:
-            connection.start(way.address)
-            return connection
-
-        await dialling.settle(way, begin, connection.abandon)
-        if not connection.is_open and connection.lost is not None:
-            raise dialling.refusal(way.where, connection.lost, heard=connection.heard)
-        return connection
-
-    def send(self, datagrams: Datagrams) -> bool:
-        return self._socket is None or self._socket.send(datagrams)
-
-    def opened(self, connection: AioquicConnection) -> None:
-        pass
-
-    def issued(self, connection: AioquicConnection, connection_id: bytes) -> None:
-        pass
-
-    def retired(self, connection_id: bytes) -> None:
-        pass
-
-    def ended(self, connection: AioquicConnection) -> None:
-        if self._socket is not None:
-            self._socket.close()
 
 
 def _configuration(

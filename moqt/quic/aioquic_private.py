@@ -352,14 +352,14 @@ class CreditConnection(QuicConnection):
         return self._close_event
 
     @property
-    def is_draining(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether it was the peer that closed."""
         return self._state is QuicConnectionState.DRAINING
 
     @property
-    def is_new(self) -> bool:
-        """Whether no packet was understood yet."""
-        return self._state is QuicConnectionState.FIRSTFLIGHT
+    def was_heard(self) -> bool:
+        """Whether a packet of the peer was understood."""
+        return self._state is not QuicConnectionState.FIRSTFLIGHT
 
 
 @cache

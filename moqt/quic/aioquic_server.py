@@ -15,13 +15,14 @@ from moqt.quic import bulk
 from moqt.quic.aioquic_clients import ClientCheck
 from moqt.quic.aioquic_connection import AioquicConnection
 from moqt.quic.base import HandlerFactory, ServerTls
+from moqt.quic.driving import DrivenConnection
 from moqt.quic.listening import Header, UdpListener
 
 Shown: TypeAlias = tuple[QuicConfiguration, ClientCheck | None]
 """What a listener shows, and whom it lets in."""
 
 
-class AioquicListener(UdpListener[AioquicConnection]):
+class AioquicListener(UdpListener[DrivenConnection]):
     """A Listener over aioquic. Owns `sock`, which is bound."""
 
     def __init__(
@@ -65,7 +66,7 @@ class AioquicListener(UdpListener[AioquicConnection]):
             supported_versions=self._versions,
         )
 
-    def _begin(self, destination: bytes) -> tuple[AioquicConnection, bytes]:
+    def _begin(self, destination: bytes) -> tuple[DrivenConnection, bytes]:
         quic = bulk.connection(
             self._config,
             configuration=self._configuration,

@@ -13,6 +13,7 @@ What it cannot do, because the library cannot:
 from __future__ import annotations
 
 import ssl
+from dataclasses import replace
 
 import qh3
 from qh3.quic.configuration import QuicConfiguration
@@ -22,9 +23,9 @@ from moqt.errors import LocalError
 from moqt.quic import dialling, pem
 from moqt.quic.base import ClientTls, HandlerFactory, ServerTls
 from moqt.quic.dialling import Way
+from moqt.quic.link import ClientLink, Link
 from moqt.quic.qh3_connection import Qh3Connection
-from moqt.quic.qh3_link import ClientLink
-from moqt.quic.qh3_private import LIBRARY_FAULTS, Windows, missing
+from moqt.quic.qh3_private import LIBRARY_FAULTS, PacedConnection, Windows, missing, numeric
 from moqt.quic.qh3_server import Qh3Listener
 
 MAX_DATAGRAM_FRAME = 65536
@@ -46,8 +47,13 @@ async def connect(
     dialling.check_port(port, listening=False)
     configuration = _client_configuration(host, alpn, tls, config)
 
+    def make(link: Link) -> Qh3Connection:
+        quic = PacedConnection(config=config, configuration=configuration)
+        return Qh3Connection(quic, link, config, handler)
+
     async def attempt(way: Way) -> Qh3Connection:
-        return await ClientLink(way.address).dial(way, configuration, config, handler)
+        way = replace(way, address=numeric(way.address))
+        return await ClientLink().dial(way, make)
 
     return await dialling.dial(host, port, config, attempt)
 

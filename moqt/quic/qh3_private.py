@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any
 
 from qh3.quic.configuration import QuicConfiguration
-from qh3.quic.connection import QuicConnection, QuicConnectionError, QuicConnectionState
+from qh3.quic.connection import QuicConnection, QuicConnectionError
 from qh3.quic.events import ConnectionTerminated
 from qh3.quic.packet import QuicPacketType
 from qh3.quic.tls_bridge import QuicTlsBridgeError
@@ -50,6 +50,8 @@ LIBRARY_FAULTS = (
 STUMBLE = "packet builder capacity exhausted"
 MAX_STUMBLES = 1000
 """Failures to build a packet, in a row, before a connection counts as broken."""
+STUMBLE_PAUSE = 0.002
+"""Seconds before sending is tried again after the library failed to build a packet."""
 KEY_UPDATE_PACKETS = 1 << 21
 """AES-GCM allows 2^23 packets under one key (RFC 9001 section 6.6)."""
 
@@ -178,6 +180,17 @@ class PacedConnection(QuicConnection):  # type: ignore[misc]
         """Whether the last attempt to send failed in the library; another one may succeed."""
         return self._stumbles > 0
 
+    def get_timer(self) -> float | None:
+        """Like the library's, but it is given a pause after it stumbled."""
+        due: float | None = super().get_timer()
+        if not self.has_stumbled:
+            return due
+        again = self._latest + STUMBLE_PAUSE
+        return again if due is None else max(due, again)
+
+    def shrink_datagrams(self) -> None:
+        """Nothing to do: what was too large for the path was a probe, and counts as lost."""
+
     def consume(self, octets: int) -> bool:
         """Counts octets as used up; True if there are events to be taken now."""
         return self._core is not None and bool(self._core.consume(octets))
@@ -204,11 +217,6 @@ class PacedConnection(QuicConnection):  # type: ignore[misc]
     def is_remote(self) -> bool:
         """Whether it was the peer that closed."""
         return self._core is not None and bool(self._core.peer_closed)
-
-    @property
-    def is_terminated(self) -> bool:
-        """Whether the library has nothing more to do."""
-        return bool(self._state == QuicConnectionState.TERMINATED)
 
     @property
     def was_heard(self) -> bool:

@@ -9,12 +9,13 @@ from qh3.quic.packet import encode_quic_version_negotiation
 
 from moqt.config import TransportConfig
 from moqt.quic.base import HandlerFactory
+from moqt.quic.driving import DrivenConnection
 from moqt.quic.listening import Header, UdpListener
 from moqt.quic.qh3_connection import Qh3Connection
 from moqt.quic.qh3_private import PacedConnection, long_header
 
 
-class Qh3Listener(UdpListener[Qh3Connection]):
+class Qh3Listener(UdpListener[DrivenConnection]):
     """A Listener over qh3. Owns `sock`, which is bound."""
 
     def __init__(
@@ -45,7 +46,7 @@ class Qh3Listener(UdpListener[Qh3Connection]):
         )
         return offer
 
-    def _begin(self, destination: bytes) -> tuple[Qh3Connection, bytes]:
+    def _begin(self, destination: bytes) -> tuple[DrivenConnection, bytes]:
         quic = PacedConnection(
             config=self._config,
             configuration=self._configuration,
