@@ -51,7 +51,7 @@ def _public_keys(path: Path, key_id: bytes | None) -> list[PublicKey]:
         else:
             found, single = structured(data)
             if any(is_private(key) for key in found):
-                raise UsageError("it holds a private key; give consumers the public one only")
+                raise UsageError("it holds a private key; name the public one, FILE.pub")
             keys = list(_usable(public_of(key, key_id, skip=not single) for key in found))
         if not keys:
             raise UsageError("it holds no public key for ES256 or EdDSA")
@@ -123,7 +123,7 @@ def pem_blocks(data: bytes) -> list[tuple[bytes, bytes]]:
 def pem_public(label: bytes, block: bytes, key_id: bytes | None) -> PublicKey:
     """The public key in a PEM block; raises UsageError."""
     if label.endswith(b"PRIVATE KEY"):
-        raise UsageError("it holds a private key; give consumers the public one only")
+        raise UsageError("it holds a private key; name the public one, FILE.pub")
     try:
         key = load_pem_public_key(block + b"\n")
     except (ValueError, TypeError, UnsupportedAlgorithm):

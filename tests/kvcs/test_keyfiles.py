@@ -56,7 +56,7 @@ def test_every_form(name: str, form: str, path: Path) -> None:
     assert found == key.public
     path.write_bytes(forms(name, "private")[form])
     assert load_private_key(path, key.key_id).public == key.public
-    with pytest.raises(UsageError, match="holds a private key; give consumers the public one"):
+    with pytest.raises(UsageError, match="holds a private key; name the public one"):
         load_public_keys([path])
 
 
