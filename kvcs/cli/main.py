@@ -27,7 +27,7 @@ COMMANDS = {
     "subscribe": "Receive a KV cache, verified, into a file.",
     "relay": "Relay between publishers and consumers, with a cache.",
     "keys": "Show the identifiers of a prompt.",
-    "keygen": "Make a producer's keys, to sign manifests with.",
+    "keygen": "Make keys: to sign manifests, to seal tokens, to encrypt with.",
     "token": "Make, show and check authorisation tokens.",
     "inspect": "Show what a KV cache file holds.",
     "verify": "Check a KV cache file, or compare two.",
