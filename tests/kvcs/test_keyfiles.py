@@ -99,6 +99,13 @@ def test_other_pem(path: Path) -> None:
         assert load_private_key(path).public.key == EC.public_key()
 
 
+SHORT_ED448 = b"""-----BEGIN PRIVATE KEY-----
+MC4CAQAwBQYDK2VxBCIEIEnkFFBbtp+tesr1IQR1TAeW53LRydGOPqoyKLbbl4JH
+-----END PRIVATE KEY-----
+"""
+"""As many octets as an Ed25519 key has: OpenSSL fails at it in a way of its own."""
+
+
 @pytest.mark.parametrize(
     ("octets", "fault"),
     [
@@ -112,6 +119,7 @@ def test_other_pem(path: Path) -> None:
         (private_pem(RSA, PrivateFormat.PKCS8), "expected a P-256 key"),
         (private_pem(P384, PrivateFormat.PKCS8), "expected a P-256 key"),
         (CERTIFICATE.replace(b"CERTIFICATE", b"PRIVATE KEY"), "not a private key that can be"),
+        (SHORT_ED448, "not a private key that can be"),
         (b'{"keys":[]}', "it holds none"),
         (b'{"keys":[[]]}', "array of objects"),
     ],
