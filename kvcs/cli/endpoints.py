@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from kvcs import certs
@@ -112,7 +112,7 @@ def check_pair(what: str, cert: Path, what_key: str, key: Path) -> None:
     chain = certificates(what, cert)
     try:
         private = serialization.load_pem_private_key(_read(what_key, key), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
         raise UsageError(f"{what_key}: {key} holds no PEM private key without a password") from None
     if private.public_key() != chain[0].public_key():
         raise UsageError(f"{what_key}: {key} is not the key of {cert}")
