@@ -65,12 +65,19 @@ class Server:
         self._listener.reload(tls)
 
     async def close(self) -> None:
-        """Closes every session and the socket. Returns once nothing of them is left."""
-        while drivers := tuple(self._drivers):
-            for driver in drivers:
-                driver.close(SessionErrorCode.NO_ERROR, "the server stops")
-            await asyncio.gather(*(driver.wait_closed() for driver in drivers))
-        self._listener.close()
+        """Closes every session and the socket. Returns once nothing of them is left. Cancelled, it drops them."""
+        closing: list[Driver] = []
+        try:
+            while closing := list(self._drivers):
+                for driver in closing:
+                    driver.close(SessionErrorCode.NO_ERROR, "the server stops")
+                await asyncio.gather(*(driver.wait_closed() for driver in closing))
+        except asyncio.CancelledError:
+            for driver in closing:
+                driver.transport.drop()
+            raise
+        finally:
+            self._listener.close()
         await self._listener.wait_closed()
 
 

@@ -203,6 +203,13 @@ class Session:
     async def close(
         self, code: SessionErrorCode = SessionErrorCode.NO_ERROR, reason: str = ""
     ) -> None:
-        """Closes the session. Returns once no task, timer or socket of it is left."""
+        """Closes the session. Returns once no task, timer or socket of it is left.
+
+        Cancelled, it drops them: should the peer not hear of the end, it finds out by its idle time-out.
+        """
         self.driver.close(code, reason)
-        await self.driver.wait_closed()
+        try:
+            await self.driver.wait_closed()
+        except asyncio.CancelledError:
+            self.driver.transport.drop()
+            raise

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
@@ -49,9 +48,7 @@ def default_map(
     settings: Settings = {}
     unused = set(shared)
     for command in known if shared else tables:
-        parameters = _parameters(command, load)
-        if parameters is None:
-            continue
+        parameters = {flag_of(param): param for param in load(command).params}
         own = _named(tables.get(command, {}))
         if not own.keys() <= parameters.keys():
             wrong = min(own.keys() - parameters.keys())
@@ -84,15 +81,6 @@ def flag_of(param: click.Parameter) -> str:
     """What a parameter is called in settings and the environment: its first long flag, or an argument's name."""
     names = [name for name in param.opts if name.startswith("--")] or [param.name or ""]
     return names[0].lstrip("-").replace("-", "_")
-
-
-def _parameters(
-    command: str, load: Callable[[str], click.Command]
-) -> dict[str, click.Parameter] | None:
-    """A command's parameters by what they are called; None if it is not installed."""
-    if find_spec(f"kvcs.cli.{command}") is None:
-        return None
-    return {flag_of(param): param for param in load(command).params}
 
 
 def _named(members: dict[str, object]) -> dict[str, object]:

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 
 import click
 
@@ -20,6 +19,7 @@ from kvcs import __version__
 from kvcs.cli.config import Settings, default_map, find_config, flag_of
 from kvcs.cli.text import one_line
 from kvcs.errors import KvcsError, UsageError
+from kvcs.interruption import INTERRUPTED, ends_at_once
 from moqt.errors import DeadlineExceeded, MoqtError, RequestErrorCode, RequestRejected
 
 COMMANDS = {
@@ -46,12 +46,13 @@ _REFUSALS = frozenset(
         RequestErrorCode.EXPIRED_AUTH_TOKEN,
     }
 )
-_USAGE, _INCOMPLETE, _REFUSED, _INTERRUPTED = 2, 4, 5, 130
+_USAGE, _INCOMPLETE, _REFUSED = 2, 4, 5
 
 
 def load(name: str) -> click.Command:
     """The command `name`; each of its options also reads KVCS_<FLAG>."""
-    command: click.Command = importlib.import_module(f"kvcs.cli.{name}").command
+    with ends_at_once():
+        command: click.Command = importlib.import_module(f"kvcs.cli.{name}").command
     within = command.commands.values() if isinstance(command, click.Group) else ()
     for param in (param for each in (command, *within) for param in each.params):
         if isinstance(param, click.Option) and param.envvar is None:
@@ -63,10 +64,10 @@ class _Commands(click.Group):
     """Lists the table and imports what is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if find_spec(f"kvcs.cli.{name}") is not None]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return load(cmd_name) if cmd_name in self.list_commands(ctx) else None
+        return load(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -109,7 +110,7 @@ def run(program: Callable[[], object], *, as_json: bool = False) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
-        return _complain("interrupted", _INTERRUPTED)
+        return _complain("interrupted", INTERRUPTED)
     except click.UsageError as fault:
         path = fault.ctx.command_path if fault.ctx else "kvcs"
         text = f"{fault.format_message()} See {path} --help."
@@ -194,8 +195,6 @@ def _alone(name: str) -> int:
     as_json = "--json" in sys.argv[1:]
 
     def program() -> object:
-        if find_spec(f"kvcs.cli.{name}") is None:
-            raise UsageError(f"{name} is not part of this installation")
         config = os.environ.get(f"{ENVIRONMENT}_CONFIG")
         settings = _settings(config, as_json=as_json).get(name)
         return load(name).main(None, f"kvcs-{name}", standalone_mode=False, default_map=settings)

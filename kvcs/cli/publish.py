@@ -329,7 +329,6 @@ def _show_plan(job: Job, *, as_json: bool) -> int:
     )
     show(facts, as_json=as_json)
     return 0
-    return 0
 
 
 def _places(

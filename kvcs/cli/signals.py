@@ -1,4 +1,8 @@
-"""SIGINT, SIGTERM and SIGHUP, as an event or a cancelled task. The second one ends the process at once."""
+"""SIGINT, SIGTERM and SIGHUP, as an event or a cancelled task.
+
+They are answered from the loop, between two steps of a task, so that none interrupts a clean-up half-way. A process
+that does not get back to its loop ends at the third.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,29 @@ _ENDS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def caught(
-    react: Callable[[], object], hangup: Callable[[], object] | None = None
+    react: Callable[[], object] | None = None, hangup: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Calls `react` at the first signal. With `hangup` SIGHUP is not among them, but calls that, each time.
+    """Calls `react` at the first signal and cancels the task at the next, which then raises KeyboardInterrupt;
+    without `react` it is cancelled at once. With `hangup` SIGHUP is not among them, but calls that, each time.
 
     Off the main thread, and without a loop that can, does nothing.
     """
-    loop = asyncio.get_running_loop()
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
     installed: list[signal.Signals] = []
+    interrupted = False
 
-    def first() -> None:
-        restore()
-        react()
+    def cancel() -> None:
+        nonlocal interrupted
+        interrupted = True
+        task.cancel()
+
+    answers = [cancel, react or cancel]
+
+    def answer() -> None:
+        answers.pop()()
+        if not answers:
+            restore()
 
     def restore() -> None:
         while installed:
@@ -36,14 +51,18 @@ def caught(
 
     if threading.current_thread() is threading.main_thread():
         for number in _numbers(hangup):
-            answer = hangup if number not in _ENDS and hangup is not None else first
+            reply = hangup if number not in _ENDS and hangup is not None else answer
             try:
-                loop.add_signal_handler(number, answer)
+                loop.add_signal_handler(number, reply)
             except NotImplementedError:
                 break
             installed.append(number)
     try:
         yield
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         restore()
 
@@ -60,23 +79,9 @@ def run(work: Coroutine[Any, Any, _T], hangup: Callable[[], object] | None = Non
 
     `hangup` is what SIGHUP does instead.
     """
-    interrupted = False
 
     async def main() -> _T:
-        task = asyncio.current_task()
-        assert task is not None
-
-        def interrupt() -> None:
-            nonlocal interrupted
-            interrupted = True
-            task.cancel()
-
-        with caught(interrupt, hangup):
+        with caught(hangup=hangup):
             return await work
 
-    try:
-        return loops.run(main())
-    except asyncio.CancelledError:
-        if interrupted:
-            raise KeyboardInterrupt from None
-        raise
+    return loops.run(main())

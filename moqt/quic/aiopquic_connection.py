@@ -136,6 +136,12 @@ class AiopquicConnection(Unmeasured):
             self._timer = self._loop.call_later(LINGER, self._on_linger)
             self.settle_soon()
 
+    def drop(self) -> None:
+        """Closes without waiting for what the thread has not taken yet."""
+        self.close(0)
+        self.peer.close(0)
+        self.end()
+
     async def wait_closed(self) -> None:
         """Returns once the library is done with the connection."""
         await self._gone.wait()

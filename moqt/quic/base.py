@@ -136,6 +136,10 @@ class Connection(Protocol):
     def close(self, code: int, reason: str = "") -> None:
         """Closes with an application code. What is not acknowledged may be lost."""
 
+    def drop(self) -> None:
+        """Closes, and lets go of everything at once: a peer that CONNECTION_CLOSE does not reach finds out by its
+        idle time-out."""
+
     async def wait_closed(self) -> None:
         """Returns once the connection holds no task, timer or socket any more."""
 

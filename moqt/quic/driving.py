@@ -156,6 +156,13 @@ class DrivenConnection(Connection):
             self._closing = True
             self._advance_soon()
 
+    def drop(self) -> None:
+        """Closes without the closing period: what still comes from the peer finds nobody."""
+        self.close(0)
+        if not self._reported:
+            self._advance(self._loop.time())
+        self._end()
+
     async def wait_closed(self) -> None:
         """Returns once the closing period is over: three probe time-outs after our own close."""
         await self._gone.wait()

@@ -161,6 +161,11 @@ class MemoryConnection(Unmeasured):
             self._closing = Close(code, reason)
             self._wake()
 
+    def drop(self) -> None:
+        """Closes here and now; the peer hears of it in the next step."""
+        self.close(0)
+        self.settle()
+
     async def wait_closed(self) -> None:
         """Returns once the handler had its last call."""
         await self._gone.wait()

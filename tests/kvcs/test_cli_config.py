@@ -24,7 +24,7 @@ def keys(**_: object) -> None:
 def settings(tmp_path: Path, text: str) -> object:
     path = tmp_path / "kvcs.toml"
     path.write_text(text, "utf-8")
-    return default_map(path, ["keys", "none"], lambda _: keys)
+    return default_map(path, ["keys"], lambda _: keys)
 
 
 def test_names() -> None:

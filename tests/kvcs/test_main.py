@@ -27,7 +27,7 @@ class CtrlC(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, CtrlC())
 from kvcs.__main__ import main
-sys.argv[1:] = ["--version"]
+sys.argv[1:] = sys.argv[2:]
 sys.exit(main())
 """
 
@@ -50,15 +50,24 @@ def python(*words: str, ignored: bool = False) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("module", ["kvcs.cli.main", "moqt.errors"])
-def test_ctrl_c_while_it_is_imported(module: str) -> None:
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("kvcs.cli.main", ["--version"]),
+        ("moqt.errors", ["--version"]),
+        ("kvcs.cli.relay", ["relay", "--help"]),
+        ("moqt.relay", ["relay", "--help"]),
+        ("kvcs.consumer", ["subscribe", "--help"]),
+    ],
+)
+def test_ctrl_c_while_it_is_imported(module: str, words: list[str]) -> None:
     """One line and status 130, wherever the imports are."""
-    ended = python("-c", INTERRUPTED_AT_AN_IMPORT, module)
+    ended = python("-c", INTERRUPTED_AT_AN_IMPORT, module, *words)
     assert ended == (130, "kvcs: interrupted\n")
 
 
 def test_where_ctrl_c_is_ignored_it_stays_so() -> None:
-    status, said = python("-c", INTERRUPTED_AT_AN_IMPORT, "click", ignored=True)
+    status, said = python("-c", INTERRUPTED_AT_AN_IMPORT, "click", "--version", ignored=True)
     assert status == 0
     assert said.startswith("kvcs ")
 

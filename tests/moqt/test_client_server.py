@@ -305,3 +305,30 @@ async def test_path_and_authority_reach_the_server(certificates: Path) -> None:
             assert options.path == "/a%20b?c"
             assert options.authority == f"x:{server.address[1]}"
             assert session.url == f"moqt://x:{server.address[1]}/a%20b?c"
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_a_close_that_is_interrupted_leaves_nothing(
+    backend: Backend, certificates: Path, side: str
+) -> None:
+    """Sockets go with it: a second Ctrl-C does not wait for a closing period."""
+    before = asyncio.all_tasks()
+    origin, _ = origin_with(b"t")
+    tls = server_tls(certificates)
+    server = await serve("127.0.0.1", 0, origin, tls=tls, backend=backend)
+    trust = ClientTls(ca_file=certificates / "ca.pem")
+    session = await connect(server.url, tls=trust, backend=backend)
+    await eventually(lambda: len(server.sessions) == 1)
+    (accepted,) = server.sessions
+    end, transport = (server, accepted) if side == "server" else (session, session)
+    closing = asyncio.create_task(end.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    gone = asyncio.create_task(transport.driver.transport.wait_closed())
+    await asyncio.sleep(0)
+    assert gone.done()
+    await session.close()
+    await server.close()
+    await eventually(lambda: asyncio.all_tasks() == before)

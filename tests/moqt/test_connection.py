@@ -363,6 +363,9 @@ class Stub(Unmeasured):
     def close(self, code: int, reason: str = "") -> None:
         self.closed = code
 
+    def drop(self) -> None:
+        return None
+
     async def wait_closed(self) -> None:
         return None
 

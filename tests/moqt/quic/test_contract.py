@@ -391,6 +391,21 @@ async def test_a_closing_listener_closes_its_connections(
         assert len(ends.at_server.lost) == 1
 
 
+async def test_a_dropped_connection_waits_for_nothing(backend: Backend, certificates: Path) -> None:
+    """With a close under way or without, both sides; twice is once."""
+    async with join(backend, certificates) as ends:
+        ends.at_client.put(UNI, bytes(100 * KIB))
+        ends.server.close(7, "enough")
+        for connection in (ends.server, ends.client):
+            connection.drop()
+            connection.drop()
+            waiting = asyncio.create_task(connection.wait_closed())
+            await asyncio.sleep(0)
+            assert waiting.done()
+        assert ends.at_server.lost == [ConnectionLost(7, "enough", False, True)]
+        assert len(ends.at_client.lost) == 1
+
+
 async def test_no_common_protocol(backend: Backend, certificates: Path) -> None:
     far = Accepted()
     listener = await backend.listen(
