@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from kvcs.errors import UsageError
+from kvcs.keyfaults import KEY_FAULTS
 from kvcs.keysets import cose_keys, is_private, jwk_keys, private_of, public_of
 from kvcs.producer_keys import PrivateKey, PublicKey, private_key, public_key
 from kvcs.reading import read_up_to
@@ -126,7 +126,7 @@ def pem_public(label: bytes, block: bytes, key_id: bytes | None) -> PublicKey:
         raise UsageError("it holds a private key; name the public one, FILE.pub")
     try:
         key = load_pem_public_key(block + b"\n")
-    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
+    except KEY_FAULTS:
         raise UsageError(f"{label.decode('ascii')} is not a public key that can be read") from None
     return public_key(key, key_id)
 
@@ -137,7 +137,7 @@ def pem_private(block: bytes, key_id: bytes | None) -> PrivateKey:
         key = load_pem_private_key(block + b"\n", None)
     except TypeError:
         raise UsageError("it is protected by a password; remove that first") from None
-    except (ValueError, UnsupportedAlgorithm, InternalError):
+    except KEY_FAULTS:
         raise UsageError("its PEM is not a private key that can be read") from None
     return private_key(key, key_id)
 

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from kvcs import strictcbor, strictjson
 from kvcs.cose import EDDSA, ES256
 from kvcs.errors import UsageError
+from kvcs.keyfaults import KEY_FAULTS
 from kvcs.producer_keys import PrivateKey, PublicKey, private_key, public_key
 from kvcs.strictjson import shown
 
@@ -133,8 +134,8 @@ def private_of(key: Members, key_id: bytes | None) -> PrivateKey:
             private = ec.derive_private_key(int.from_bytes(d, "big"), ec.SECP256R1())
         else:
             private = ed25519.Ed25519PrivateKey.from_private_bytes(d)
-    except ValueError:
-        raise UsageError("d is not the number of a private key") from None
+    except KEY_FAULTS:
+        raise UsageError("d is not the number of a private key that can be used") from None
     if "x" in key and private.public_key() != _point(key):
         raise UsageError("its public half is that of another key")
     return private_key(private, _key_id(key, key_id))
@@ -165,7 +166,7 @@ def _point(key: Members) -> ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
             return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), compressed)
         uncompressed = b"\x04" + x + _octets(key, "y")
         return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), uncompressed)
-    except ValueError:
+    except KEY_FAULTS:
         raise UsageError("its public half is no point of the curve") from None
 
 

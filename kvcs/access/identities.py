@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from kvcs import strictjson
 from kvcs.errors import UsageError
+from kvcs.keyfaults import CERTIFICATE_FAULTS
 from kvcs.reading import read_up_to
 from kvcs.scopes import Grant, misnamed, scope_of
 from kvcs.strictjson import shown
@@ -101,12 +102,7 @@ def names_of(certificate: bytes) -> tuple[Name, ...]:
             for name in found
             if isinstance(name, x509.DNSName | x509.UniformResourceIdentifier | x509.IPAddress)
         ][:MAX_NAMES]
-    except (
-        ValueError,
-        x509.ExtensionNotFound,
-        x509.DuplicateExtension,
-        x509.UnsupportedGeneralNameType,
-    ):
+    except CERTIFICATE_FAULTS:
         pass  # what cannot be read grants nothing
     return tuple(names)
 

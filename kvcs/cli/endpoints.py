@@ -11,11 +11,11 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InternalError, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from kvcs import certs
 from kvcs.errors import UsageError
+from kvcs.keyfaults import CERTIFICATE_FAULTS, KEY_FAULTS
 from kvcs.reading import read_up_to
 from moqt import ClientTls, ServerTls, parse_url
 from moqt.errors import ConnectError, LocalError
@@ -112,9 +112,15 @@ def check_pair(what: str, cert: Path, what_key: str, key: Path) -> None:
     chain = certificates(what, cert)
     try:
         private = serialization.load_pem_private_key(_read(what_key, key), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
+    except KEY_FAULTS:
         raise UsageError(f"{what_key}: {key} holds no PEM private key without a password") from None
-    if private.public_key() != chain[0].public_key():
+    try:
+        certified = chain[0].public_key()
+    except CERTIFICATE_FAULTS:
+        raise UsageError(
+            f"{what}: {cert} certifies a key of a kind that cannot be used here"
+        ) from None
+    if private.public_key() != certified:
         raise UsageError(f"{what_key}: {key} is not the key of {cert}")
 
 
@@ -122,8 +128,8 @@ def certificates(what: str, path: Path) -> list[x509.Certificate]:
     """The certificates in a PEM file; raises UsageError."""
     try:
         return x509.load_pem_x509_certificates(_read(what, path))
-    except ValueError:
-        raise UsageError(f"{what}: {path} holds no PEM certificates") from None
+    except CERTIFICATE_FAULTS:
+        raise UsageError(f"{what}: {path} holds no PEM certificates that can be read") from None
 
 
 def _read(what: str, path: Path) -> bytes:
@@ -159,7 +165,7 @@ def place_of_ca(ready_file: Path) -> Path:
 def _is_throw_away(path: Path) -> bool:
     try:
         subject = x509.load_pem_x509_certificate(path.read_bytes()).subject
-    except (OSError, ValueError):
+    except (OSError, *CERTIFICATE_FAULTS):
         return False
     return subject.rfc4514_string() == f"CN={certs.AUTHORITY}"
 

@@ -24,7 +24,7 @@ from kvcs.errors import UsageError
 from kvcs.keyfiles import MAX_OCTETS, load_private_key, load_public_keys, write_key_pair
 from kvcs.producer_keys import Algorithm, generate
 from tests.kvcs.test_keysets import NAMES, jwk, private_jwk
-from tests.support.keys import COSE, PRODUCERS
+from tests.support.keys import COSE, PRODUCERS, SHORT_ED448
 
 
 def forms(name: str, kind: str) -> dict[str, bytes]:
@@ -99,11 +99,11 @@ def test_other_pem(path: Path) -> None:
         assert load_private_key(path).public.key == EC.public_key()
 
 
-SHORT_ED448 = b"""-----BEGIN PRIVATE KEY-----
-MC4CAQAwBQYDK2VxBCIEIEnkFFBbtp+tesr1IQR1TAeW53LRydGOPqoyKLbbl4JH
------END PRIVATE KEY-----
+UNKNOWN_CURVE = b"""-----BEGIN PUBLIC KEY-----
+MFkwEwYHKoZIzj0CAQYIKoZIzj0DAX8DQgAE2zFDCUfuBbaQo520WNh/RJzxhirbnSF1oqMCAH9O
+WyCFoi7k+7SWyl1yFILscGYuAINfhVWOYrgwRJlJwQAOvg==
+-----END PUBLIC KEY-----
 """
-"""As many octets as an Ed25519 key has: OpenSSL fails at it in a way of its own."""
 
 
 @pytest.mark.parametrize(
@@ -139,6 +139,7 @@ def test_no_private_key(octets: bytes, fault: str, path: Path) -> None:
         (b"", "neither PEM, JWK nor COSE_Key"),
         (CERTIFICATE, "CERTIFICATE is not a public key"),
         (CERTIFICATE.replace(b"CERTIFICATE", b"PUBLIC KEY"), "PUBLIC KEY is not a public key"),
+        (UNKNOWN_CURVE, "PUBLIC KEY is not a public key"),
         (
             RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
             "expected a P-256 key",

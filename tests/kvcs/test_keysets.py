@@ -8,6 +8,8 @@ from typing import Any
 
 import cbor2
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -262,3 +264,17 @@ def test_any_other_labels(changes: dict[int, Any]) -> None:
             private_of(key, None)
     except UsageError:
         pass
+
+
+def test_a_kind_of_key_that_openssl_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """M8: Ed25519, where OpenSSL is built to keep to FIPS; `cryptography` tells so at every use."""
+
+    def lacking(_: bytes) -> None:
+        raise UnsupportedAlgorithm("ed25519 is not supported by this version of OpenSSL.")
+
+    monkeypatch.setattr(ed25519.Ed25519PrivateKey, "from_private_bytes", lacking)
+    monkeypatch.setattr(ed25519.Ed25519PublicKey, "from_public_bytes", lacking)
+    with pytest.raises(UsageError, match="d is not the number of a private key"):
+        private_of(one_jwk(private_jwk("ed25519")), None)
+    with pytest.raises(UsageError, match="no point of the curve"):
+        public_of(one_jwk(jwk("ed25519")), None, skip=False)

@@ -24,6 +24,7 @@ from kvcs.errors import UsageError
 from kvcs.naming import PROTOCOL
 from moqt import Query, Refusal
 from moqt.auth import Action, Recheck
+from tests.support.keys import odd_certificate
 
 SCOPE, OTHER = bytes(range(16)), bytes(16)
 
@@ -112,6 +113,13 @@ def test_names_that_cannot_be_read_grant_nothing() -> None:
     made = builder.add_extension(other, critical=False).sign(key, SHA256())
     names = names_of(made.public_bytes(Encoding.DER))
     assert [kind for kind, _ in names] == ["fingerprint", "cn"]
+
+
+@pytest.mark.parametrize("kind", ["version", "name"])
+def test_certificates_that_cannot_be_read_grant_nothing(kind: str, certificates: Path) -> None:
+    """R2: `cryptography` has an exception of its own for each, some only once it is asked for a name."""
+    odd = odd_certificate(certificates / "ca.pem", kind)
+    assert [kind for kind, _ in names_of(odd)] == ["fingerprint"]
 
 
 def test_a_fingerprint_as_tools_print_it(client: bytes) -> None:
