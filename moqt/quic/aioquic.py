@@ -21,11 +21,11 @@ from moqt.quic.base import ClientTls, HandlerFactory, ServerTls
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 from moqt.quic.dialling import Way
 from moqt.quic.link import ClientLink, Link
+from moqt.quic.pem import CERTIFICATE_FAULTS, PEM_FAULTS, reason
 
 MAX_DATAGRAM_FRAME = 65536
 DATAGRAM_SIZES = range(SMALLEST_DATAGRAM, 1 << 14)
 """The library writes lengths in two octets, of which QUIC takes two bits."""
-PEM_FAULTS = (OSError, ValueError, TypeError, IndexError)
 
 
 async def connect(
@@ -130,9 +130,17 @@ def _load_pair(configuration: QuicConfiguration, certificate: Path, private_key:
     _read_certificates(certificate)
     try:
         configuration.load_cert_chain(certificate, private_key)
+    except IndexError:  # the library looks for them before a key in the file
+        raise LocalError(f"expected the certificates in {certificate} before its key") from None
     except PEM_FAULTS as error:
-        raise LocalError(f"cannot use the private key in {private_key}: {error}") from None
-    if configuration.certificate.public_key() != configuration.private_key.public_key():
+        raise LocalError(f"cannot use the private key in {private_key}: {reason(error)}") from None
+    try:
+        certified = configuration.certificate.public_key()
+    except CERTIFICATE_FAULTS as error:
+        raise LocalError(
+            f"cannot use the key that {certificate} certifies: {reason(error)}"
+        ) from None
+    if certified != configuration.private_key.public_key():
         raise LocalError(f"the key in {private_key} is not that of {certificate}")
 
 
@@ -147,7 +155,7 @@ def _read_certificates(path: Path) -> bytes:
         pem = path.read_bytes()
         certificates: Iterable[object] = load_pem_x509_certificates(pem)
     except PEM_FAULTS as error:
-        raise LocalError(f"cannot use the certificates in {path}: {error}") from None
+        raise LocalError(f"cannot use the certificates in {path}: {reason(error)}") from None
     if not certificates:
         raise LocalError(f"cannot use the certificates in {path}: there are none")
     return pem

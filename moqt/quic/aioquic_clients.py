@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from moqt.errors import LocalError
+from moqt.quic.pem import CERTIFICATE_FAULTS, reason
 
 HOOKS = (
     "_peer_certificate",
@@ -80,8 +81,9 @@ class ClientCheck:
             verifier.verify(leaf, list(chain))
         except VerificationError as error:
             raise BadCertificate(f"the client certificate is not trusted here: {error}") from None
-        except (ValueError, x509.UnsupportedGeneralNameType) as error:
-            raise BadCertificate(f"the client certificate cannot be read: {error}") from None
+        except CERTIFICATE_FAULTS as error:
+            told = f"the client certificate cannot be read: {reason(error)}"
+            raise BadCertificate(told) from None
 
 
 def shown(context: Context) -> bytes | None:

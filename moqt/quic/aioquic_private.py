@@ -26,14 +26,14 @@ from aioquic.quic.packet_builder import (
 from aioquic.quic.recovery import QuicPacketPacer, QuicPacketSpace
 from aioquic.quic.stream import FinalSizeError, QuicStream, StreamFinishedError
 from aioquic.tls import Alert
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, InvalidTag, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from OpenSSL.crypto import Error as OpenSSLError
 from service_identity import CertificateError, VerificationError
 
 from moqt.config import MIB, TransportConfig
 from moqt.quic.base import request_share
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
+from moqt.quic.pem import CERTIFICATE_FAULTS
 
 # Without a handler of its own the library's warnings go to standard error of programs that set up no logging.
 logging.getLogger("quic").addHandler(logging.NullHandler())
@@ -52,8 +52,6 @@ LIBRARY_FAULTS = (
     LookupError,
     OSError,
     RuntimeError,
-    TypeError,
-    ValueError,
     Alert,
     CryptoError,
     FinalSizeError,
@@ -64,12 +62,8 @@ LIBRARY_FAULTS = (
     InvalidSignature,
     InvalidTag,
     OpenSSLError,
-    UnsupportedAlgorithm,
     VerificationError,
-    x509.DuplicateExtension,
-    x509.ExtensionNotFound,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
+    *CERTIFICATE_FAULTS,
 )
 """What the library and those it uses may let out when a peer sends what they did not foresee."""
 

@@ -1,14 +1,38 @@
-"""Certificate files as the optional backends read them, which leave checks of clients to the default one."""
+"""Files of keys and certificates: what may go wrong with them, and how the optional backends read them.
+
+Those leave checks of clients to the default backend.
+"""
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.exceptions import InternalError, UnsupportedAlgorithm
+
 from moqt.errors import LocalError
 from moqt.quic.base import ClientTls, ServerTls
 
-PEM_FAULTS = (OSError, ValueError, TypeError)  # ssl.SSLError is an OSError
+CERTIFICATE_FAULTS = (
+    ValueError,
+    TypeError,
+    InternalError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""What `cryptography`, which documents ValueError alone, lets out at a key or certificate that it cannot take."""
+PEM_FAULTS = (OSError, *CERTIFICATE_FAULTS)  # ssl.SSLError is an OSError
+
+
+def reason(fault: Exception) -> str:
+    """What went wrong with a file, in one line."""
+    if isinstance(fault, InternalError):  # several lines, for those who maintain the library
+        return "OpenSSL does not take it"
+    return " ".join(str(fault).split())
 
 
 def check_client(tls: ClientTls) -> None:
@@ -25,7 +49,7 @@ def read_trusted(tls: ClientTls) -> bytes | None:
         pem = tls.ca_file.read_bytes()
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem.decode("ascii"))
     except PEM_FAULTS as error:
-        raise LocalError(f"cannot use the certificates in {tls.ca_file}: {error}") from None
+        raise LocalError(f"cannot use the certificates in {tls.ca_file}: {reason(error)}") from None
     return pem
 
 
@@ -40,7 +64,7 @@ def check_pair(tls: ServerTls) -> None:
         context.load_cert_chain(tls.certificate, tls.private_key, password="")
     except PEM_FAULTS as error:
         raise LocalError(
-            f"cannot use {tls.certificate} with the private key in {tls.private_key}: {error}"
+            f"cannot use {tls.certificate} with the private key in {tls.private_key}: {reason(error)}"
         ) from None
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import random
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,12 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import QuicEvent
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+)
 
 from kvcs.certs import make
 from moqt.config import KIB, TransportConfig
@@ -32,10 +39,14 @@ from moqt.quic.aioquic_server import AioquicListener
 from moqt.quic.base import ClientTls, Connection, ConnectionLost, ServerTls
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
 from moqt.quic.udp import Datagrams, UdpSocket
+from tests.support.keys import SHORT_ED448, as_pem, odd_certificate
 from tests.support.quic import ALPN, LOOPBACKS, PATIENCE, Accepted, Recorder, join, server_tls
 
 UNI = 2
 IDLE = TransportConfig(idle_timeout=0.5, keep_alive=0.1)
+PROTECTED = generate_private_key(SECP256R1()).private_bytes(
+    Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -155,14 +166,29 @@ async def test_a_certificate_without_names(tmp_path: Path) -> None:
         ("server.pem", "missing.pem", "cannot use the private key in .*missing.pem"),
         ("server.pem", "server.pem", "cannot use the private key"),
         ("server.pem", "client-key.pem", "client-key.pem is not that of .*server.pem"),
+        ("server.pem", "odd-key.pem", "cannot use the private key in .*odd-key.pem"),
+        ("server.pem", "protected.pem", "protected.pem: Password was not given"),
+        ("version.pem", "server-key.pem", "cannot use the certificates in .*version.pem"),
+        ("curve.pem", "server-key.pem", "cannot use the key that .*curve.pem certifies"),
+        ("point.pem", "server-key.pem", "cannot use the key that .*point.pem certifies"),
+        ("late.pem", "server-key.pem", "expected the certificates in .*late.pem before its key"),
     ],
 )
 async def test_files_that_are_no_certificate_and_key(
-    certificates: Path, certificate: str, key: str, complaint: str
+    certificates: Path, tmp_path: Path, certificate: str, key: str, complaint: str
 ) -> None:
-    (certificates / "empty.pem").write_bytes(b"")
-    tls = ServerTls(certificate=certificates / certificate, private_key=certificates / key)
-    with pytest.raises(LocalError, match=complaint):
+    """One line that names the file, whichever way `cryptography` or OpenSSL fails at it."""
+    files = tmp_path
+    shutil.copytree(certificates, files, dirs_exist_ok=True)
+    good, own = (files / name for name in ("server.pem", "server-key.pem"))
+    (files / "empty.pem").write_bytes(b"")
+    (files / "odd-key.pem").write_bytes(SHORT_ED448)
+    (files / "protected.pem").write_bytes(PROTECTED)
+    (files / "late.pem").write_bytes(b"\n" + own.read_bytes() + good.read_bytes())
+    for kind in ("version", "curve", "point"):
+        (files / f"{kind}.pem").write_bytes(as_pem(odd_certificate(good, kind)))
+    tls = ServerTls(certificate=files / certificate, private_key=files / key)
+    with pytest.raises(LocalError, match=complaint) as caught:
         await backend.listen(
             "127.0.0.1",
             0,
@@ -171,6 +197,7 @@ async def test_files_that_are_no_certificate_and_key(
             config=TransportConfig(),
             handler=Accepted(),
         )
+    assert "\n" not in str(caught.value)
 
 
 async def test_a_ca_file_that_is_none(certificates: Path) -> None:
