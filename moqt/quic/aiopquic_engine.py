@@ -8,6 +8,7 @@ HOLD seconds it is closed for that.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
 from ipaddress import ip_address
@@ -30,7 +31,7 @@ READY = 2.0
 CLOSES = {"close", "application close"}
 
 
-class Hub:
+class Hub(ABC):
     """Common to clients and servers: the thread, its reader on the loop, and which connection is whose."""
 
     def __init__(
@@ -63,7 +64,7 @@ class Hub:
 
     # What connections call.
 
-    def opened(self, connection: AiopquicConnection) -> None:
+    def opened(self, connection: AiopquicConnection) -> None:  # noqa: B027 - a client need not care
         """The handshake is complete."""
 
     def behind(self, connection: AiopquicConnection, behind: bool) -> None:
@@ -143,15 +144,13 @@ class Hub:
             return None
         connection = self._connections.get(event.connection)
         if connection is None and event.kind not in CLOSES:
-            connection = self._accept(event)
-            if connection is not None:
-                self._connections[event.connection] = connection
-                self._live.add(connection)
+            connection = self._connections[event.connection] = self._accept(event)
+            self._live.add(connection)
         return connection
 
-    def _accept(self, event: Event) -> AiopquicConnection | None:
+    @abstractmethod
+    def _accept(self, event: Event) -> AiopquicConnection:
         """The connection that this first event of it is about."""
-        raise NotImplementedError
 
 
 class ClientHub(Hub):
@@ -171,7 +170,7 @@ class ClientHub(Hub):
         super().ended(connection)
         self.stop()
 
-    def _accept(self, event: Event) -> AiopquicConnection | None:
+    def _accept(self, event: Event) -> AiopquicConnection:
         return self._connection
 
 
@@ -239,6 +238,6 @@ class AiopquicListener(Hub):
             self.stop()
             self._gone.set()
 
-    def _accept(self, event: Event) -> AiopquicConnection | None:
+    def _accept(self, event: Event) -> AiopquicConnection:
         peer = self._engine.peer(event.connection)
         return AiopquicConnection(peer, self, self._config, self._handler, is_client=False)
