@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from moqt.track import StoredObject
 from moqt.wire.filters import RangeFilter
 from moqt.wire.parameters import Parameters
+
+Filters: TypeAlias = dict[str, tuple[RangeFilter, ...]]
+"""Range filters by field name."""
 
 RANGE_FILTER_FIELDS = (
     "subgroup_filters",
@@ -16,35 +20,39 @@ RANGE_FILTER_FIELDS = (
 )
 
 
-def range_filters(parameters: Parameters) -> dict[str, tuple[RangeFilter, ...]]:
-    """The range filters of a request by field name; absent ones are left out."""
+def range_filters(parameters: Parameters) -> Filters:
+    """The range filters of a request; absent ones are left out."""
     return {name: found for name in RANGE_FILTER_FIELDS if (found := getattr(parameters, name))}
 
 
-def count_ranges(filters: dict[str, tuple[RangeFilter, ...]]) -> int:
+def count_ranges(filters: Filters) -> int:
     """How many ranges count against MAX_FILTER_RANGES."""
     return sum(len(one.ranges) for group in filters.values() for one in group)
 
 
-class ObjectMatcher:
-    """Tests Objects of a track against range filters: AND within a Set ID, OR over Set IDs."""
+def filter_sets(filters: Filters) -> list[list[tuple[str, RangeFilter]]]:
+    """The filters by Set ID: an Object must pass all of one set, whichever. No sets: every Object is meant."""
+    sets: dict[int, list[tuple[str, RangeFilter]]] = {}
+    for name, group in filters.items():
+        for one in group:
+            if one.ranges:
+                sets.setdefault(one.set_id, []).append((name, one))
+    return list(sets.values())
 
-    def __init__(
-        self, filters: dict[str, tuple[RangeFilter, ...]], priority_of: Callable[[int], int]
-    ):
-        self._sets: dict[int, list[tuple[str, RangeFilter]]] = {}
+
+class ObjectMatcher:
+    """Tests Objects of a track against range filters."""
+
+    def __init__(self, filters: Filters, priority_of: Callable[[int], int]):
+        self._sets = filter_sets(filters)
         self._priority_of = priority_of
-        for name, group in filters.items():
-            for one in group:
-                if one.ranges:
-                    self._sets.setdefault(one.set_id, []).append((name, one))
 
     def __call__(self, group_id: int, stored: StoredObject) -> bool:
         if not self._sets:
             return True
         return any(
             all(self._test(name, one, group_id, stored) for name, one in tests)
-            for tests in self._sets.values()
+            for tests in self._sets
         )
 
     def _test(self, name: str, one: RangeFilter, group_id: int, stored: StoredObject) -> bool:

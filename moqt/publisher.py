@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from moqt.connection import Driver
 from moqt.errors import LocalError, PublishDoneCode, RequestErrorCode
-from moqt.matching import count_ranges, range_filters
 from moqt.model import (
     MAX_VI64,
     FullTrackName,
@@ -19,7 +19,8 @@ from moqt.model import (
     namespace_matches,
 )
 from moqt.protocol.requests import Phase, RequestState
-from moqt.serving import ServedFetch, ServedSubscription
+from moqt.served import ServedFetch, published, too_many_ranges
+from moqt.serving import ServedSubscription, open_range
 from moqt.track import Track
 from moqt.wire.filters import LocationFilter, LocationRange
 from moqt.wire.messages import (
@@ -209,9 +210,7 @@ class Publisher:
             refuse(driver, request, RequestErrorCode.EXCESSIVE_LOAD, "too many fetches", retry=1000)
             return
         alias = next(peer.aliases)
-        served = ServedSubscription(
-            driver, request, track, alias, lambda ended: self._drop(peer, ended)
-        )
+        served = ServedSubscription(driver, request, track, alias, partial(self._drop, peer))
         peer.subscriptions[request] = served
         parameters = Parameters(largest_object=track.largest)
         driver.send(request, SubscribeOk(alias, parameters, _properties(track, asked)))
@@ -229,7 +228,14 @@ class Publisher:
         end = _end_location(track, span)
         is_last = track.ended and end >= track.largest
         driver.send(request, FetchOk(is_last, end, Parameters(), _properties(track, asked)))
-        served = ServedFetch(driver, request, track, span, lambda ended: self._drop(peer, ended))
+        served = ServedFetch(
+            driver,
+            request,
+            track,
+            partial(open_range, track),
+            published(span, track.largest),
+            partial(self._drop, peer),
+        )
         peer.fetches[request] = served
         served.begin()
 
@@ -237,13 +243,11 @@ class Publisher:
         filling = sum(served.fetches for served in peer.subscriptions.values())
         return len(peer.fetches) + filling < driver.config.max_fetches
 
-    def _drop(self, peer: _Peer, served: ServedSubscription | ServedFetch) -> None:
-        if isinstance(served, ServedSubscription):
-            peer.subscriptions.pop(served.request, None)
-        else:
-            peer.fetches.pop(served.request, None)
-        if served.request.phase is not Phase.ENDED:
-            peer.trailing.add(served.request)
+    def _drop(self, peer: _Peer, request: RequestState) -> None:
+        peer.subscriptions.pop(request, None)
+        peer.fetches.pop(request, None)
+        if request.phase is not Phase.ENDED:
+            peer.trailing.add(request)
         self._ended()
 
     def _track_status(self, driver: Driver, request: RequestState, track: Track) -> None:
@@ -310,14 +314,7 @@ class Publisher:
             return RequestErrorCode.NOT_SUPPORTED, "subscribe to the other prefix"
         if served is None:
             return None
-        if served.failing:
-            return RequestErrorCode.INTERNAL_ERROR, "an earlier update was refused"
-        limit = driver.config.max_filter_ranges
-        if served.ranges_after(asked) > limit or too_many_ranges(driver, asked):
-            return RequestErrorCode.INVALID_FILTER, "too many ranges"
-        if asked.fill is not None and not self._may_fetch(driver, peer):
-            return RequestErrorCode.EXCESSIVE_LOAD, "too many fetches"
-        return None
+        return served.objection(asked, may_fetch=self._may_fetch(driver, peer))
 
 
 def refuse(
@@ -341,10 +338,3 @@ def _end_location(track: Track, span: LocationRange) -> Location:
     if span.end.object == MAX_VI64 and group is not None and group.objects:
         return max(Location(span.end.group, group.end_id - 1), span.start)
     return span.end
-
-
-def too_many_ranges(driver: Driver, asked: Parameters) -> bool:
-    """Whether a request has more filter ranges than were offered."""
-    limit = driver.config.max_filter_ranges
-    nested = asked.fill is not None and count_ranges(range_filters(asked.fill)) > limit
-    return nested or count_ranges(range_filters(asked)) > limit

@@ -9,7 +9,6 @@ from moqt.model import GroupOrder, Location, ObjectHeader, ObjectStatus
 from moqt.protocol.scheduler import Flow, OutgoingStream, Priority, Supply, group_key
 from moqt.track import Group, StoredObject, Track
 from moqt.wire.data import FetchEncoder, SubgroupEncoder, SubgroupHeader
-from moqt.wire.filters import LocationRange
 
 
 class _Sender(OutgoingStream):
@@ -192,7 +191,6 @@ class RangeSender(_Sender):
         "_prefix",
         "_ranked",
         "_track",
-        "has_own_priority",
     )
 
     def __init__(
@@ -201,10 +199,9 @@ class RangeSender(_Sender):
         priority: Priority,
         track: Track,
         request_id: int,
-        span: LocationRange,
+        span: tuple[Location, Location],
         order: GroupOrder,
         *,
-        has_own_priority: bool = False,
         matches: Callable[[int, StoredObject], bool],
         on_finished: Callable[[OutgoingStream], None],
         on_fault: Callable[[PayloadUnavailable], None],
@@ -218,14 +215,11 @@ class RangeSender(_Sender):
         self._track = track
         self._broken = False
         self._ranked: Group | None = None
-        self.has_own_priority = has_own_priority
-        """Whether its Subscriber Priority is not its subscription's."""
-        assert track.largest is not None
-        last = track.largest if span.end is None else min(span.end, track.largest)
-        groups = [g for g in track.groups.values() if span.start.group <= g.group_id <= last.group]
+        first, last = span
+        groups = [g for g in track.groups.values() if first.group <= g.group_id <= last.group]
         if order is GroupOrder.DESCENDING:
             groups.reverse()
-        self._items = _walk(groups, span.start, last)
+        self._items = _walk(groups, first, last)
         if groups:
             self._rank(groups[0])
 

@@ -3,177 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from functools import partial
 
 from moqt.connection import Driver
 from moqt.errors import PayloadUnavailable, PublishDoneCode, StreamErrorCode
-from moqt.matching import ObjectMatcher, count_ranges, range_filters
-from moqt.model import MAX_VI64, GroupOrder, Location
+from moqt.matching import Filters, ObjectMatcher
+from moqt.model import MAX_VI64, Location
 from moqt.protocol.requests import RequestState
-from moqt.protocol.scheduler import Flow, OutgoingStream, Priority, group_key
+from moqt.protocol.scheduler import OutgoingStream, Priority, group_key
 from moqt.senders import EndOfTrackSender, RangeSender, SubgroupSender
-from moqt.track import DEFAULT_PRIORITY, Group, StoredObject, Track
-from moqt.wire.filters import LocationFilter, LocationRange, RangeFilter
-from moqt.wire.messages import PublishDone
-from moqt.wire.parameters import Parameters
+from moqt.served import AnySubscription, OnEnd, Wanted
+from moqt.track import Group, StoredObject, Track
+from moqt.wire.filters import LocationRange
 
 
-class _Served(ABC):
-    """A request that data is sent for, with the streams it has open."""
+def open_range(track: Track, wanted: Wanted) -> RangeSender:
+    """The stream of a fetch or fill."""
+    return RangeSender(
+        wanted.flow,
+        wanted.priority,
+        track,
+        wanted.request_id,
+        wanted.span,
+        wanted.order,
+        matches=_matcher(track, wanted.filters),
+        on_finished=wanted.on_finished,
+        on_fault=partial(_fail, track),
+    )
 
-    def __init__(self, driver: Driver, request: RequestState, track: Track) -> None:
-        self.driver = driver
-        self.request = request
+
+def _matcher(track: Track, filters: Filters) -> ObjectMatcher:
+    def priority_of(group_id: int) -> int:
+        group = track.groups.get(group_id)
+        return track.default_priority if group is None else group.priority
+
+    return ObjectMatcher(filters, priority_of)
+
+
+def _fail(track: Track, fault: PayloadUnavailable) -> None:
+    """Payload cannot be read: the track ends, once the scheduler has left this stream."""
+    asyncio.get_running_loop().call_soon(
+        track.fail, PublishDoneCode.INTERNAL_ERROR, "an Object cannot be read any more"
+    )
+
+
+class ServedSubscription(AnySubscription[int, SubgroupSender]):
+    """A SUBSCRIBE: a live stream for each Group, and at the end PUBLISH_DONE."""
+
+    def __init__(
+        self, driver: Driver, request: RequestState, track: Track, alias: int, on_end: OnEnd
+    ) -> None:
+        parameters = request.message.parameters
+        ranges = partial(open_range, track)
+        super().__init__(driver, request, parameters, track, ranges, alias, on_end)
         self.track = track
-        self.flow = Flow()
-        self.streams: set[OutgoingStream] = set()
-        self.stream_count = 0
-        parameters = request.message.parameters
-        asked = parameters.subscriber_priority
-        self.subscriber_priority = DEFAULT_PRIORITY if asked is None else asked
-        self._filters = range_filters(parameters)
-
-    @property
-    def fetches(self) -> int:
-        """Fetch and fill streams that are not sent to their end."""
-        return sum(isinstance(stream, RangeSender) for stream in self.streams)
-
-    @abstractmethod
-    def close(self) -> None:
-        """The subscriber cancelled it, or is gone."""
-
-    def _priority_of(self, group_id: int) -> int:
-        group = self.track.groups.get(group_id)
-        return self.track.default_priority if group is None else group.priority
-
-    def _start_range(
-        self,
-        request_id: int,
-        span: LocationRange,
-        order: GroupOrder,
-        *,
-        subscriber_priority: int | None,
-        against_order: bool,
-        filters: dict[str, tuple[RangeFilter, ...]],
-    ) -> None:
-        """Starts a fetch or fill stream. A priority of its own makes it deaf to later changes."""
-        own = subscriber_priority is not None
-        priority = Priority(
-            subscriber_priority if subscriber_priority is not None else self.subscriber_priority,
-            self.track.default_priority,
-            int(against_order),
-            group_key(span.start.group, order),
-            0,
-            0,
-        )
-        sender = RangeSender(
-            self.flow,
-            priority,
-            self.track,
-            request_id,
-            span,
-            order,
-            has_own_priority=own,
-            matches=ObjectMatcher(filters, self._priority_of),
-            on_finished=self._stream_finished,
-            on_fault=self._fault,
-        )
-        self._start(sender)
-
-    def _start(self, stream: OutgoingStream) -> None:
-        self.streams.add(stream)
-        self.driver.wake(stream)
-
-    def _stream_finished(self, stream: OutgoingStream) -> None:
-        self.streams.discard(stream)
-        if stream.stream_id is not None:
-            self.stream_count += 1
-
-    def _fault(self, fault: PayloadUnavailable) -> None:
-        """Payload cannot be read: the track ends, once the scheduler has left this stream."""
-        asyncio.get_running_loop().call_soon(
-            self.track.fail, PublishDoneCode.INTERNAL_ERROR, "an Object cannot be read any more"
-        )
-
-    def _reset_streams(self, code: StreamErrorCode) -> None:
-        for stream in tuple(self.streams):
-            self.driver.reset_stream(stream, code)
-
-    def set_subscriber_priority(self, priority: int) -> None:
-        """Takes effect for everything that is not handed to the transport."""
-        self.subscriber_priority = priority
-        for stream in self.streams:
-            if isinstance(stream, RangeSender) and stream.has_own_priority:
-                continue
-            stream.priority = stream.priority._replace(subscriber=priority)
-            if stream.queued:
-                self.driver.scheduler.wake(stream)
-        self.driver.pump()
-
-
-class ServedFetch(_Served):
-    """A FETCH from its FETCH_OK on."""
-
-    def __init__(
-        self,
-        driver: Driver,
-        request: RequestState,
-        track: Track,
-        span: LocationRange,
-        on_end: Callable[[ServedFetch], None],
-    ) -> None:
-        super().__init__(driver, request, track)
-        self._on_end = on_end
-        self._span = span
-
-    def begin(self) -> None:
-        """Starts delivery."""
-        order = self.request.message.parameters.group_order or GroupOrder.ASCENDING
-        self._start_range(
-            self.request.request_id,
-            self._span,
-            order,
-            subscriber_priority=None,
-            against_order=False,
-            filters=self._filters,
-        )
-
-    def _stream_finished(self, stream: OutgoingStream) -> None:
-        super()._stream_finished(stream)
-        self._on_end(self)
-        asyncio.get_running_loop().call_soon(self.driver.finish, self.request)
-
-    def close(self) -> None:
-        """The subscriber cancelled it, or may not have it any longer."""
-        self._reset_streams(StreamErrorCode.CANCELLED)
-
-
-class ServedSubscription(_Served):
-    """A SUBSCRIBE from its SUBSCRIBE_OK on: live Objects, fills, and PUBLISH_DONE at the end."""
-
-    def __init__(
-        self,
-        driver: Driver,
-        request: RequestState,
-        track: Track,
-        alias: int,
-        on_end: Callable[[ServedSubscription], None],
-    ) -> None:
-        super().__init__(driver, request, track)
-        self.alias = alias
-        self._on_end = on_end
-        parameters = request.message.parameters
-        self.forward = parameters.forward is not False
-        self.order = parameters.group_order or track.default_group_order
-        self._matches = ObjectMatcher(self._filters, self._priority_of)
-        self._filter = parameters.location_filter
-        self._span = self._resolve(parameters.location_filter)
-        self._live: dict[int, SubgroupSender] = {}
-        self._refused: set[int] = set()
-        """Groups whose streams the subscriber stopped."""
-        self._done: tuple[PublishDoneCode, str] | None = None
-        self._over = False
+        self._matches = _matcher(track, self._filters)
 
     def begin(self) -> None:
         """Starts delivery; to be called after SUBSCRIBE_OK was sent."""
@@ -184,54 +68,12 @@ class ServedSubscription(_Served):
         if self.track.ended:
             self._end(PublishDoneCode.TRACK_ENDED, "")
 
-    def ranges_after(self, parameters: Parameters) -> int:
-        """How many filter ranges the subscription would have with an update's `parameters`."""
-        return count_ranges(self._filters | range_filters(parameters))
+    def _span_changed(self, before: LocationRange) -> None:
+        for sender in self._live.values():
+            sender.leaves_out |= _narrowed(before, self._span, sender.next_location)
 
-    @property
-    def failing(self) -> bool:
-        """An update was refused; nothing more is granted."""
-        return self._done is not None and self._done[0] is PublishDoneCode.UPDATE_FAILED
-
-    def update(self, request_id: int, parameters: Parameters) -> None:
-        """Applies a REQUEST_UPDATE that was found valid."""
-        if parameters.subscriber_priority is not None:
-            self.set_subscriber_priority(parameters.subscriber_priority)
-        if parameters.location_filter is not None:
-            self._filter = parameters.location_filter
-            before, self._span = self._span, self._resolve(parameters.location_filter)
-            for sender in self._live.values():
-                sender.leaves_out |= _narrowed(before, self._span, sender.next_location)
-        changed = range_filters(parameters)
-        if changed:
-            self._filters |= changed
-            self._matches = ObjectMatcher(self._filters, self._priority_of)
-        if parameters.forward is not None and parameters.forward != self.forward:
-            self.forward = parameters.forward
-            self._refused.clear()
-            if not self.forward:
-                for sender in tuple(self._live.values()):
-                    self.driver.reset_stream(sender, StreamErrorCode.CANCELLED)
-        if parameters.fill is not None:
-            self._fill(request_id, parameters.fill)
-
-    def _resolve(self, location_filter: LocationFilter | None) -> LocationRange:
-        return (location_filter or LocationFilter.none()).resolve(self.track.largest)
-
-    def _fill(self, request_id: int, fill: Parameters) -> None:
-        largest = self.track.largest
-        span = self._resolve(fill.location_filter or self._filter)
-        if not self.forward or largest is None or span.start > largest or span.is_empty:
-            return
-        order = fill.group_order or self.order
-        self._start_range(
-            request_id,
-            span,
-            order,
-            subscriber_priority=fill.subscriber_priority,
-            against_order=order is not self.order,
-            filters=self._filters | range_filters(fill),
-        )
+    def _filters_changed(self) -> None:
+        self._matches = _matcher(self.track, self._filters)
 
     # TrackListener
 
@@ -261,7 +103,7 @@ class ServedSubscription(_Served):
 
     def _open_live(self, group: Group, index: int) -> None:
         if self.driver.scheduler.alive >= self.driver.config.max_streams_behind:
-            self._give_up(PublishDoneCode.TOO_FAR_BEHIND, StreamErrorCode.TOO_FAR_BEHIND)
+            self._give_up(PublishDoneCode.TOO_FAR_BEHIND, StreamErrorCode.TOO_FAR_BEHIND, "")
             return
         sender = SubgroupSender(
             self.flow,
@@ -272,7 +114,7 @@ class ServedSubscription(_Served):
             object_properties=self.track.object_properties,
             matches=self._wanted,
             on_finished=self._stream_finished,
-            on_fault=self._fault,
+            on_fault=partial(_fail, self.track),
         )
         self._live[group.group_id] = sender
         self._start(sender)
@@ -301,21 +143,12 @@ class ServedSubscription(_Served):
         """Resets what is open; nothing of the track is to be used."""
         self._give_up(code, StreamErrorCode.INTERNAL_ERROR, reason)
 
-    def _give_up(
-        self, code: PublishDoneCode, stream_code: StreamErrorCode, reason: str = ""
-    ) -> None:
-        self._done = code, reason
-        self._reset_streams(stream_code)
-        self._send_done()
-
     def _stream_finished(self, stream: OutgoingStream) -> None:
         super()._stream_finished(stream)
         if isinstance(stream, SubgroupSender):
             self._live.pop(stream.group_id, None)
             if not stream.is_through and self.forward:
                 self._refused.add(stream.group_id)
-        if self._done is not None and not self.streams:
-            asyncio.get_running_loop().call_soon(self._send_done)
 
     # The end
 
@@ -335,23 +168,8 @@ class ServedSubscription(_Served):
             self._done = code, reason
             self._send_done()
 
-    def _send_done(self) -> None:
-        if self._done is None or self._over or self.streams:
-            return
-        self._stop()
-        code, reason = self._done
-        self.driver.send(self.request, PublishDone(code, self.stream_count, reason), fin=True)
-        self._on_end(self)
-
-    def _stop(self) -> None:
-        self._over = True
+    def _leave(self) -> None:
         self.track.unlisten(self)
-
-    def close(self) -> None:
-        """The subscriber cancelled it, or is gone."""
-        self._stop()
-        self._reset_streams(StreamErrorCode.CANCELLED)
-        self._on_end(self)
 
 
 def _narrowed(before: LocationRange, after: LocationRange, upcoming: Location) -> bool:

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from moqt.errors import MalformedTrack
-from moqt.model import MAX_VI64, FullTrackName, Location, ObjectHeader, Properties
+from moqt.model import MAX_VI64, FullTrackName, GroupOrder, Location, ObjectHeader, Properties
 from moqt.relay.locations import LocationSet, after
 from moqt.wire.properties import PropertyType, immutable_properties, track_property
 
@@ -194,6 +194,12 @@ class CachedTrack:
         self.default_priority = DEFAULT_PRIORITY if priority is None else min(priority, 255)
         age = track_property(properties, PropertyType.MAX_CACHE_DURATION)
         self.max_age = None if age is None else age / 1000
+
+    @property
+    def default_group_order(self) -> GroupOrder:
+        """The order of subscriptions that ask for none."""
+        order = track_property(self.properties or (), PropertyType.DEFAULT_PUBLISHER_GROUP_ORDER)
+        return GroupOrder(order or GroupOrder.ASCENDING)
 
     def note_largest(self, location: Location | None) -> None:
         """Largest never goes back."""

@@ -11,10 +11,11 @@ from moqt.connection import Driver
 from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
 from moqt.model import FullTrackName, TrackNamespace, namespace_matches
 from moqt.protocol.requests import Phase, RequestState
-from moqt.relay.serving import ServedFetch, ServedSubscription
+from moqt.relay.serving import ServedSubscription
 from moqt.relay.sources import Source
 from moqt.relay.track import RelayTrack
 from moqt.relay.upstream import Upstream
+from moqt.served import ServedFetch
 from moqt.wire.messages import (
     Fetch,
     Publish,
@@ -110,14 +111,12 @@ class Peer:
             if namespace_matches(prefix, other) or namespace_matches(other, prefix):
                 raise RequestRejected(RequestErrorCode.PREFIX_OVERLAP, "overlaps another one")
 
-    def drop(self, served: ServedSubscription | ServedFetch) -> None:
+    def drop(self, request: RequestState) -> None:
         """Something was served to its end."""
-        if isinstance(served, ServedSubscription):
-            self.subscriptions.pop(served.request, None)
-        else:
-            self.fetches.pop(served.request, None)
-        if served.request.phase is not Phase.ENDED and not served.request.is_local:
-            self.trailing.add(served.request)
+        self.subscriptions.pop(request, None)
+        self.fetches.pop(request, None)
+        if request.phase is not Phase.ENDED and not request.is_local:
+            self.trailing.add(request)
 
     def leave(self, request: RequestState) -> None:
         """The peer cancelled something that is served, or has had all of it."""

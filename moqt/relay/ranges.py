@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -55,10 +56,10 @@ class RangeSender(Sender):
         "_filtered",
         "_order",
         "_segments",
+        "_timer",
         "_until",
         "default_priority",
         "failed",
-        "has_own_priority",
         "matches",
         "position",
         "searching",
@@ -77,7 +78,6 @@ class RangeSender(Sender):
         *,
         matches: Callable[[ObjectHeader], bool] | None,
         default_priority: int,
-        has_own_priority: bool,
         wake: Callable[[OutgoingStream], None],
         on_finished: Callable[[OutgoingStream], None],
     ) -> None:
@@ -90,8 +90,6 @@ class RangeSender(Sender):
         self._filtered = matches is not None
         self.matches = matches
         self.default_priority = default_priority
-        self.has_own_priority = has_own_priority
-        """Whether its Subscriber Priority is not its subscription's."""
         self.span = span
         self.failed = LocationSet()
         """What could not be had."""
@@ -103,6 +101,19 @@ class RangeSender(Sender):
         self._until = span[1]
         self._covered: Location | None = span[0]
         self._segments: deque[tuple[Location, Location]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def give_time(self, seconds: float) -> None:
+        """What has not come once they are over is waited for no longer."""
+        if not seconds:
+            self.timed_out = True
+            return
+
+        def over() -> None:
+            self.timed_out = True
+            self.wake_up()
+
+        self._timer = asyncio.get_running_loop().call_later(seconds, over)
 
     @property
     def remaining(self) -> tuple[Location, Location]:
@@ -210,5 +221,7 @@ class RangeSender(Sender):
         return Supply.RESET
 
     def finished(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         self._feed.left(self)
         super().finished()

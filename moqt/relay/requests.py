@@ -23,13 +23,13 @@ from moqt.model import (
     namespace_matches,
 )
 from moqt.protocol.requests import Phase, RequestState
-from moqt.publisher import refuse, too_many_ranges
+from moqt.publisher import refuse
 from moqt.relay.locations import after
 from moqt.relay.peers import Peer
-from moqt.relay.served import default_order
-from moqt.relay.serving import ServedFetch, ServedSubscription
+from moqt.relay.serving import ServedSubscription, fetch
 from moqt.relay.sources import Sources
 from moqt.relay.track import RelayTrack
+from moqt.served import too_many_ranges
 from moqt.session import Session
 from moqt.wire.filters import LocationFilter
 from moqt.wire.messages import (
@@ -227,7 +227,7 @@ class Answers:
         is_last = following is None or track.cached.absent.first_outside(following) is None
         properties = _properties(track, message.parameters)
         peer.driver.send(request, FetchOk(is_last, told, Parameters(), properties))
-        served = ServedFetch(peer.driver, request, track, (start, end), peer.drop)
+        served = fetch(peer.driver, request, track, (start, end), peer.drop)
         peer.fetches[request] = served
         served.begin()
 
@@ -348,7 +348,7 @@ class _Offer:
             forward=given.forward,
             subscriber_priority=given.subscriber_priority,
             location_filter=given.location_filter,
-            group_order=given.group_order or default_order(track.cached.properties),
+            group_order=given.group_order or track.cached.default_group_order,
         )
         properties = _properties(track, given)
         return Publish(request_id, track.name, self._alias, parameters, properties)

@@ -29,7 +29,7 @@ def revoke(peer: Peer, request: RequestState, refusal: Refusal) -> bool:
         subscription.revoke(code, refusal.reason)
         return False
     if fetch is not None:
-        fetch.revoke()
+        fetch.close(StreamErrorCode.EXPIRED_AUTH_TOKEN)
         return False
     if request in peer.trailing:
         return False

@@ -2,71 +2,89 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from moqt.connection import Driver
 from moqt.errors import PublishDoneCode, StreamErrorCode
-from moqt.matching import count_ranges, range_filters
-from moqt.model import GroupOrder, Location, ObjectHeader
+from moqt.matching import Filters, filter_sets
+from moqt.model import Location, ObjectHeader
 from moqt.protocol.requests import RequestState
 from moqt.protocol.scheduler import OutgoingStream, Priority, group_key
 from moqt.relay.cached import CachedObject
 from moqt.relay.incoming import Lane
+from moqt.relay.ranges import RangeSender
 from moqt.relay.senders import LiveSender
-from moqt.relay.served import Served, default_order, header_matcher
 from moqt.relay.track import RelayTrack
-from moqt.wire.filters import LocationFilter, LocationRange
-from moqt.wire.messages import PublishDone
+from moqt.served import AnySubscription, OnEnd, ServedFetch, Wanted
+from moqt.wire.filters import LocationRange, RangeFilter
 from moqt.wire.parameters import Parameters
+from moqt.wire.properties import track_property
 
 
-class ServedFetch(Served):
-    """A FETCH from its FETCH_OK on."""
+def header_matcher(
+    filters: Filters, default_priority: int
+) -> Callable[[ObjectHeader], bool] | None:
+    """Tests Objects against range filters; None without any."""
+    sets = filter_sets(filters)
+    if not sets:
+        return None
 
-    def __init__(
-        self,
-        driver: Driver,
-        request: RequestState,
-        track: RelayTrack,
-        span: tuple[Location, Location],
-        on_end: Callable[[ServedFetch], None],
-    ) -> None:
-        super().__init__(driver, request, request.message.parameters, track)
-        self._span = span
-        self._on_end = on_end
+    def value(name: str, one: RangeFilter, header: ObjectHeader) -> int | None:
+        match name:
+            case "object_id_filters":
+                return header.location.object
+            case "subgroup_filters":
+                return header.subgroup
+            case "priority_filters":
+                return default_priority if header.priority is None else header.priority
+        return track_property(header.properties, one.property_type or 0)
 
-    def begin(self) -> None:
-        """Starts delivery."""
-        asked = self.request.message.parameters
-        self._start_range(
-            self.request.request_id,
-            self._span,
-            asked.group_order or GroupOrder.ASCENDING,
-            own_priority=None,
-            against_order=False,
-            filters=self._filters,
-            timeout=asked.fill_timeout,
-        )
+    def test(name: str, one: RangeFilter, header: ObjectHeader) -> bool:
+        found = value(name, one, header)
+        return found is not None and one.matches(found)
 
-    def _stream_finished(self, stream: OutgoingStream) -> None:
-        super()._stream_finished(stream)
-        for timer in self._timers:
-            timer.cancel()
-        self._on_end(self)
-        asyncio.get_running_loop().call_soon(self.driver.finish, self.request)
-
-    def revoke(self) -> None:
-        """Ends it at once: the subscriber may have no more."""
-        self._reset_streams(StreamErrorCode.EXPIRED_AUTH_TOKEN)
-
-    def close(self) -> None:
-        self._reset_streams(StreamErrorCode.CANCELLED)
+    return lambda header: any(all(test(name, one, header) for name, one in tests) for tests in sets)
 
 
-class ServedSubscription(Served):
-    """A subscription from its SUBSCRIBE_OK, or from our PUBLISH on: live Objects, fills, and PUBLISH_DONE.
+def open_range(
+    track: RelayTrack, wake: Callable[[OutgoingStream], None], wanted: Wanted
+) -> RangeSender:
+    """The stream of a fetch or fill."""
+    default_priority = track.cached.default_priority
+    sender = RangeSender(
+        wanted.flow,
+        wanted.priority,
+        track.holes,
+        wanted.request_id,
+        wanted.span,
+        wanted.order,
+        matches=header_matcher(wanted.filters, default_priority),
+        default_priority=default_priority,
+        wake=wake,
+        on_finished=wanted.on_finished,
+    )
+    track.holes.add_range(sender)
+    if wanted.timeout is not None:
+        sender.give_time(wanted.timeout / 1000)
+    return sender
+
+
+def fetch(
+    driver: Driver,
+    request: RequestState,
+    track: RelayTrack,
+    span: tuple[Location, Location],
+    on_end: OnEnd,
+) -> ServedFetch:
+    """A FETCH of what is here, and of what can be had upstream."""
+    ranges = partial(open_range, track, driver.wake)
+    return ServedFetch(driver, request, track.cached, ranges, span, on_end)
+
+
+class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
+    """A subscription downstream.
 
     What comes on one stream goes on as one stream, in the same order, while it arrives.
     """
@@ -79,24 +97,17 @@ class ServedSubscription(Served):
         track: RelayTrack,
         alias: int,
         *,
-        on_end: Callable[[ServedSubscription], None],
+        on_end: OnEnd,
         on_pending: Callable[[ServedSubscription, int], None],
     ) -> None:
-        super().__init__(driver, request, parameters, track)
-        self.alias = alias
+        ranges = partial(open_range, track, driver.wake)
+        super().__init__(driver, request, parameters, track.cached, ranges, alias, on_end)
+        self.track = track
+        self.pending = 0
+        """Octets of whole Objects that wait to be sent live."""
         self._parameters = parameters
-        self._on_end = on_end
         self._on_pending = on_pending
-        self.forward = parameters.forward is not False
-        self.order = parameters.group_order or default_order(track.cached.properties)
-        self._filter = parameters.location_filter
-        self._span = self._resolve(parameters.location_filter)
         self._matches = header_matcher(self._filters, track.cached.default_priority)
-        self._live: dict[tuple[int, int | None], LiveSender] = {}
-        self._refused: set[tuple[int, int | None]] = set()
-        """Subgroups whose streams the subscriber stopped."""
-        self._done: tuple[PublishDoneCode, str] | None = None
-        self._over = False
 
     def begin(self) -> None:
         """Starts delivery; to be called after SUBSCRIBE_OK was sent."""
@@ -109,55 +120,12 @@ class ServedSubscription(Served):
         else:
             self.finish(PublishDoneCode.INTERNAL_ERROR, "the publisher is gone")
 
-    def ranges_after(self, parameters: Parameters) -> int:
-        """How many filter ranges the subscription would have with an update's `parameters`."""
-        return count_ranges(self._filters | range_filters(parameters))
+    def _span_changed(self, before: LocationRange) -> None:
+        for sender in self._live.values():
+            sender.leaves_out |= not _covers(self._span, sender.group_id)
 
-    @property
-    def failing(self) -> bool:
-        """An update was refused; nothing more is granted."""
-        return self._done is not None and self._done[0] is PublishDoneCode.UPDATE_FAILED
-
-    def update(self, request_id: int, parameters: Parameters) -> None:
-        """Applies a REQUEST_UPDATE that was found valid."""
-        if parameters.subscriber_priority is not None:
-            self.set_subscriber_priority(parameters.subscriber_priority)
-        if parameters.location_filter is not None:
-            self._filter = parameters.location_filter
-            self._span = self._resolve(parameters.location_filter)
-            for sender in self._live.values():
-                sender.leaves_out |= not _covers(self._span, sender.group_id)
-        changed = range_filters(parameters)
-        if changed:
-            self._filters |= changed
-            self._matches = header_matcher(self._filters, self.track.cached.default_priority)
-        if parameters.forward is not None and parameters.forward != self.forward:
-            self.forward = parameters.forward
-            self._refused.clear()
-            if not self.forward:
-                for sender in tuple(self._live.values()):
-                    self._reset(sender, StreamErrorCode.CANCELLED)
-        if parameters.fill is not None:
-            self._fill(request_id, parameters.fill)
-
-    def _resolve(self, location_filter: LocationFilter | None) -> LocationRange:
-        return (location_filter or LocationFilter.none()).resolve(self.track.cached.largest)
-
-    def _fill(self, request_id: int, fill: Parameters) -> None:
-        largest = self.track.cached.largest
-        span = self._resolve(fill.location_filter or self._filter)
-        if not self.forward or largest is None or span.start > largest or span.is_empty:
-            return
-        order = fill.group_order or self.order
-        self._start_range(
-            request_id,
-            (span.start, largest if span.end is None else min(span.end, largest)),
-            order,
-            own_priority=fill.subscriber_priority,
-            against_order=order is not self.order,
-            filters=self._filters | range_filters(fill),
-            timeout=fill.fill_timeout,
-        )
+    def _filters_changed(self) -> None:
+        self._matches = header_matcher(self._filters, self.track.cached.default_priority)
 
     # Live Objects
 
@@ -230,8 +198,11 @@ class ServedSubscription(Served):
                 del self._live[stream.key]
             if not stream.is_through:
                 self._refused.add(stream.key)
-        if self._done is not None and not self.streams:
-            asyncio.get_running_loop().call_soon(self._send_done)
+
+    def _reset(self, stream: OutgoingStream, code: StreamErrorCode) -> None:
+        if isinstance(stream, LiveSender):
+            stream.is_through = True
+        super()._reset(stream, code)
 
     # The end
 
@@ -239,16 +210,12 @@ class ServedSubscription(Served):
         self, code: PublishDoneCode = PublishDoneCode.TOO_FAR_BEHIND, reason: str = ""
     ) -> None:
         """Resets what is open; the subscriber can fetch the rest."""
-        self._done = code, reason
-        self._reset_streams(StreamErrorCode(code))
-        self._send_done()
+        self._give_up(code, StreamErrorCode(code), reason)
 
     def revoke(self, code: PublishDoneCode, reason: str) -> None:
         """Ends it at once: the subscriber may have no more."""
         if not self._over:
-            self._done = code, reason
-            self._reset_streams(StreamErrorCode.EXPIRED_AUTH_TOKEN)
-            self._send_done()
+            self._give_up(code, StreamErrorCode.EXPIRED_AUTH_TOKEN, reason)
 
     def finish(self, code: PublishDoneCode, reason: str = "") -> None:
         """Ends the subscription once what came for it is sent."""
@@ -262,26 +229,8 @@ class ServedSubscription(Served):
                 self._reset_streams(StreamErrorCode.CANCELLED)
             self._send_done()
 
-    def _send_done(self) -> None:
-        if self._done is None or self._over or self.streams:
-            return
-        self._stop()
-        code, reason = self._done
-        self.driver.send(self.request, PublishDone(code, self.stream_count, reason), fin=True)
-        self._on_end(self)
-
-    def _stop(self) -> None:
-        self._over = True
-        for timer in self._timers:
-            timer.cancel()
+    def _leave(self) -> None:
         self.track.unsubscribe(self)
-
-    def close(self) -> None:
-        if not self._over:
-            self._stop()
-            self._done = self._done or (PublishDoneCode.TRACK_ENDED, "")
-            self._reset_streams(StreamErrorCode.CANCELLED)
-            self._on_end(self)
 
 
 def _covers(span: LocationRange, group: int) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from moqt.auth import Refusal
 from moqt.errors import PublishDoneCode, RequestErrorCode
 from moqt.protocol.requests import RequestState
-from moqt.publisher import too_many_ranges
 from moqt.relay.peers import Peer
 from moqt.wire.messages import RequestError, RequestOk, RequestUpdate
 from moqt.wire.parameters import Parameters
@@ -59,11 +58,5 @@ def _refusal(
         return RequestErrorCode.NOT_SUPPORTED, "ask for the other prefix"
     if served is None:
         return None
-    if served.failing:
-        return RequestErrorCode.INTERNAL_ERROR, "an earlier update was refused"
-    limit = peer.driver.config.max_filter_ranges
-    if served.ranges_after(asked) > limit or too_many_ranges(peer.driver, asked):
-        return RequestErrorCode.INVALID_FILTER, "too many ranges"
-    if asked.fill is not None and peer.fetching >= peer.driver.config.max_fetches:
-        return RequestErrorCode.EXCESSIVE_LOAD, "too many fetches"
-    return None
+    may_fetch = peer.fetching < peer.driver.config.max_fetches
+    return served.objection(asked, may_fetch=may_fetch)
