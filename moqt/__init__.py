@@ -37,7 +37,7 @@ from moqt.server import Server, serve
 from moqt.session import Session
 from moqt.subscriber import Fetch, Subscription
 from moqt.track import Payload, Track
-from moqt.url import MoqtUrl, format_authority, parse_url
+from moqt.url import MoqtUrl, format_authority, is_loopback, parse_url
 from moqt.wire.filters import LocationFilter, RangeFilter
 from moqt.wire.parameters import AuthorizationToken, Parameters
 from moqt.wire.primitives import decode_vi64, encode_vi64
@@ -94,6 +94,7 @@ __all__ = [
     "decode_vi64",
     "encode_vi64",
     "format_authority",
+    "is_loopback",
     "namespace_matches",
     "parse_url",
     "printable",

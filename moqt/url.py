@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -59,3 +60,13 @@ def parse_url(url: str) -> MoqtUrl:
     except UnicodeEncodeError:
         raise LocalError(f"{url!r} is not UTF-8; {expected}") from None
     return MoqtUrl(parts.hostname, DEFAULT_PORT if port is None else port, path)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` can only be this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -17,7 +16,7 @@ from kvcs import certs
 from kvcs.errors import UsageError
 from kvcs.keyfaults import CERTIFICATE_FAULTS, KEY_FAULTS
 from kvcs.reading import read_up_to
-from moqt import ClientTls, ServerTls, parse_url
+from moqt import ClientTls, ServerTls, is_loopback, parse_url
 from moqt.errors import ConnectError, LocalError
 
 LISTEN_PORT = 4443
@@ -52,16 +51,6 @@ def parse_listen(text: str) -> tuple[str, int]:
     if not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         raise UsageError(f"{expected}: {port!r} is no port")
     return host, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` can only be this machine."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def checked_urls(urls: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from moqt import (
     RelayConfig,
     ServerTls,
     TransportConfig,
+    is_loopback,
 )
 from moqt.auth import Policy
 
@@ -152,7 +153,7 @@ def command(
     rules = access.RelayAccess(**auth)
     scopes = mutual.ClientScopes()
     policy = scopes.beside(rules.policy)
-    if policy is None and not endpoints.is_loopback(where[0]):
+    if policy is None and not is_loopback(where[0]):
         raise UsageError(
             f"--listen {where[0] or 'on all addresses'}: nothing says who may use this relay; "
             "without --auth-keys or --client-scopes it serves loopback only"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -38,7 +37,7 @@ from moqt.relay.track import RelayTrack
 from moqt.relay.updates import update
 from moqt.server import Server, serve
 from moqt.session import Session
-from moqt.url import parse_url
+from moqt.url import is_loopback, parse_url
 from moqt.wire.messages import Message, RequestUpdate
 from moqt.wire.parameters import AuthorizationToken
 
@@ -94,7 +93,7 @@ class Relay:
 
     async def listen(self, host: str, port: int, *, tls: ServerTls) -> Server:
         """Accepts sessions. Raises LocalError where anybody could come and no policy says who may."""
-        if self._policy is None and not _is_loopback(host):
+        if self._policy is None and not is_loopback(host):
             raise LocalError(f"{host or 'all addresses'}: a relay that others reach needs a policy")
         server = await serve(
             host, port, self, tls=tls, config=self._settings, backend=self._backend
@@ -118,7 +117,7 @@ class Relay:
         """
 
         async def dial(where: str) -> Session:
-            if tls is not None and not tls.verify and not _is_loopback(parse_url(where).host):
+            if tls is not None and not tls.verify and not is_loopback(parse_url(where).host):
                 raise LocalError(f"{where}: certificates go unchecked on loopback only")
             return await connect(
                 where,
@@ -381,12 +380,3 @@ class Relay:
         if driver.closed.done():
             error = driver.closed.result()
         peer.close(error)
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moqt import MoqtUrl, format_authority, parse_url
+from moqt import MoqtUrl, format_authority, is_loopback, parse_url
 from moqt.errors import LocalError
 
 
@@ -68,3 +68,12 @@ def test_what_is_no_url(text: str) -> None:
 def test_authorities() -> None:
     assert format_authority("::1", 5) == "[::1]:5"
     assert format_authority("h", 5) == "h:5"
+
+
+def test_loopback() -> None:
+    for host in ("localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "::1%lo"):
+        assert is_loopback(host)
+    for host in ("", "0.0.0.0", "::", "192.0.2.1", "example.com", "localhost.example.com"):  # noqa: S104
+        assert not is_loopback(host)
+    for host in ("127.0.0.1%x.example.com", "::ffff:192.0.2.1", "2130706433", "127.1"):
+        assert not is_loopback(host)

@@ -19,7 +19,6 @@ from kvcs.cli.endpoints import (
     checked_urls,
     client_tls,
     hint,
-    is_loopback,
     parse_listen,
     place_of_ca,
     throw_away,
@@ -51,15 +50,6 @@ def test_listen(text: str, where: tuple[str, int]) -> None:
 def test_no_place_to_listen(text: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"):
         parse_listen(text)
-
-
-def test_loopback() -> None:
-    for host in ("localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1", "::1%lo"):
-        assert is_loopback(host)
-    for host in ("", "0.0.0.0", "::", "192.0.2.1", "example.com", "localhost.example.com"):  # noqa: S104
-        assert not is_loopback(host)
-    for host in ("127.0.0.1%x.example.com", "::ffff:192.0.2.1", "2130706433", "127.1"):
-        assert not is_loopback(host)
 
 
 def test_urls_get_their_ports() -> None:
