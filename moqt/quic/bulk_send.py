@@ -182,7 +182,7 @@ class BulkSending(PathConnection):
                 break
             start = reached.get(sender, sender.highest_offset)
             parts = [(start, min(limit, start + credit), start + credit)]
-            if sender.next_offset < limit <= start:  # lost
+            if limit <= sender.highest_offset:
                 lost = [(p.start, min(p.stop, limit)) for p in sender._pending if p.start < limit]
                 parts = [(begin, end, end) for begin, end in lost]
             for begin, end, most in parts:

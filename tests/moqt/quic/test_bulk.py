@@ -82,6 +82,23 @@ def test_everything_arrives_in_order(
     finish(simulation, exchange(simulation))
 
 
+@pytest.mark.parametrize("weather", [CLEAN, ROUGH], ids=["clean", "rough"])
+def test_what_was_acknowledged_is_held_no_longer(certificates: Path, weather: Weather) -> None:
+    """Written in turns of all sizes, whose ends lie inside packets."""
+    simulation = Simulation(certificates, client=PLAIN, server=BULK, weather=weather)
+    dice, streams = random.Random(5), (7, 11, 15)
+    for stream_id in (3, *streams):  # they are opened in order
+        simulation.server.quic.send_stream_data(stream_id, b"first")
+    for _ in range(200):
+        size = dice.randrange(1, 4000)
+        simulation.server.quic.send_stream_data(dice.choice(streams), bytes(size))
+    senders = [simulation.server.quic._streams[stream_id].sender for stream_id in streams]
+    simulation.kick(simulation.server)
+    simulation.run(lambda: all(s._buffer_start == s._buffer_stop for s in senders))
+    assert not any(sender._chunks for sender in senders)  # type: ignore[attr-defined]
+    assert not any(len(sender._acked) for sender in senders)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_everything_arrives_through_storms(certificates: Path, seed: int) -> None:
     weather = Weather(seed=seed, loss=0.08, duplicates=0.1, reordering=0.3, corruption=0.03)

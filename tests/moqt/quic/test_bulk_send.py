@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,23 @@ def test_less_than_a_packet_is_left_to_the_library(certificates: Path) -> None:
         (0, False),
         (frames_in(quic)[0].stop, False),
     ]
+
+
+@pytest.mark.parametrize("turns", [(300, 5000), (1200, 300), (1500, 100, 100), (3000, 2999)])
+def test_nothing_goes_twice_where_turns_end_inside_packets(
+    certificates: Path, turns: tuple[int, ...]
+) -> None:
+    """The last packet of a turn reaches into the next one of its stream, or beyond."""
+    simulation, quic = flying(certificates)
+    for size in turns * 5:
+        for stream_id in (7, 11):
+            quic.send_stream_data(stream_id, bytes(size))
+    assert quic._flight(simulation.now)
+    for sender in {frame.sender for frame in frames_in(quic)}:
+        parts = [(f.start, f.stop) for f in frames_in(quic) if f.sender is sender]
+        assert parts[0][0] == 0
+        assert all(stop == start for (_, stop), (start, _) in pairwise(parts))
+        assert sender.highest_offset == parts[-1][1]
 
 
 def test_what_was_lost_goes_whatever_its_size(certificates: Path) -> None:
