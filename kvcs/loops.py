@@ -18,6 +18,9 @@ VARIABLE = "KVCS_LOOP"
 LOOPS = ("uvloop", "asyncio")
 """The default first. uvloop does not exist for Windows."""
 
+_KEPT = 8 << 20
+"""Octets."""
+
 _T = TypeVar("_T")
 
 
@@ -38,6 +41,15 @@ def run(work: Coroutine[Any, Any, _T], loop: str | None = None) -> _T:
     except UsageError:
         work.close()
         raise
+    _keep_freed_memory()
     factory: Callable[[], asyncio.AbstractEventLoop] = import_module(kind).new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(work)
+
+
+def _keep_freed_memory() -> None:
+    """Has glibc keep what is freed for the next batch of packets. Above 128 KiB it returns the end of its heap to the
+    system, which clears every page that is asked for again. Its bound becomes twice what was allocated in one piece
+    and freed (mallopt(3), M_MMAP_THRESHOLD); other allocators forget it.
+    """
+    bytearray(_KEPT)
