@@ -42,7 +42,7 @@ MC4CAQAwBQYDK2VxBCIEIEnkFFBbtp+tesr1IQR1TAeW53LRydGOPqoyKLbbl4JH
 ODD_CERTIFICATES = {
     "version": ("a003020102", "a003020106"),  # there is no version 7
     "curve": ("2a8648ce3d030107034200", "2a8648ce3d03017f034200"),  # nobody knows it
-    "point": ("2a8648ce3d03010703420004", "2a8648ce3d03010703420007"),  # it has no such form
+    "point": ("2a8648ce3d03010703420004", "2a8648ce3d03010703420005"),  # it has no such form
     "name": ("5504030c124b564353207468726f77", "550403031200564353207468726f77"),  # a BIT STRING
 }
 """How each differs from one that `kvcs.certs` makes, in hex; "name" from that of a CA."""
