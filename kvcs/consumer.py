@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from typing import Self
 
 from kvcs.directory import Directory
 from kvcs.formats.base import Sink
@@ -43,13 +43,8 @@ class Consumer:
         """Starts a retrieval into `sink`; iterate over it for the layers, `finish` it for the report."""
         return Retrieval(self.session, self._directory, identity, sink, options)
 
-    async def __aenter__(self) -> Consumer:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.session.close()

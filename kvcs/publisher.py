@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from kvcs.errors import SourceChanged, UsageError
 from kvcs.formats.base import Source
@@ -46,15 +45,10 @@ class Publisher:
         self._servers: list[Server] = []
         self._links: list[RelayLink] = []
 
-    async def __aenter__(self) -> Publisher:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def listen(self, host: str, port: int, *, tls: ServerTls) -> Server:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
+from typing import Self
 
 from moqt.config import Config
 from moqt.connection import Driver
@@ -24,15 +24,10 @@ class Server:
         self._listener = listener
         self._drivers = drivers
 
-    async def __aenter__(self) -> Server:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     @property

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from moqt.auth import AllowAll, Policy, Refusal
 from moqt.client import connect
@@ -78,15 +77,10 @@ class Relay:
         self._holds: dict[Driver, Holds] = {}
         self._demand: dict[Driver, set[Driver]] | None = None
 
-    async def __aenter__(self) -> Relay:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     # Opening and closing

@@ -6,8 +6,7 @@ import asyncio
 import json
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from kvcs.cli.verify import compare
 from kvcs.formats.safetensors import KvFile
@@ -31,15 +30,10 @@ class Scene:
         self._stack = AsyncExitStack()
         self._names = 0
 
-    async def __aenter__(self) -> Scene:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
     @property
