@@ -117,17 +117,6 @@ class RelayAccess:
         click.echo(f"kvcs: {len(ring)} keys to check tokens with", err=True)
 
 
-def auth_token_option(command: Any) -> Any:
-    """--auth-token FILE, as a credential; the variable KVCS_AUTH_TOKEN may hold the token itself."""
-    return click.option(
-        "--auth-token",
-        "credential",
-        metavar="FILE",
-        callback=_credential,
-        help="Token to show; KVCS_AUTH_TOKEN may hold a file's name or the token itself.",
-    )(command)
-
-
 def _credential(ctx: click.Context, param: click.Parameter, value: str | None) -> Credential | None:
     if value is None:
         return None
@@ -137,3 +126,13 @@ def _credential(ctx: click.Context, param: click.Parameter, value: str | None) -
             token = Token(CAT, octets)
             return lambda: token
     return TokenFile(Path(value))
+
+
+auth_token_option = click.option(
+    "--auth-token",
+    "credential",
+    metavar="FILE",
+    callback=_credential,
+    help="Token to show; KVCS_AUTH_TOKEN may hold a file's name or the token itself.",
+)
+"""A command is given a credential; the variable may hold the token itself."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -51,26 +50,13 @@ def rate(text: str) -> float:
 
 PATH = click.Path(path_type=Path)
 
-
-def scope_key_option(command: Any) -> Any:
-    """--scope-key FILE."""
-    return click.option(
-        "--scope-key", type=PATH, required=True, metavar="FILE", help="Key of the scope."
-    )(command)
-
-
-def json_option(command: Any) -> Any:
-    """--json."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")(
-        command
-    )
-
-
-def dry_run_option(command: Any) -> Any:
-    """--dry-run."""
-    return click.option(
-        "--dry-run", is_flag=True, help="Show what would be done; open no connection."
-    )(command)
+scope_key_option = click.option(
+    "--scope-key", type=PATH, required=True, metavar="FILE", help="Key of the scope."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done; open no connection."
+)
 
 
 @contextmanager

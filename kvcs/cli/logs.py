@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import click
 
@@ -39,13 +38,12 @@ def _chosen(ctx: click.Context, param: click.Parameter, value: int) -> int:
     return value
 
 
-def verbose_option(command: Any) -> Any:
-    """Adds -v; logging is set up before the command runs."""
-    return click.option(
-        "-v",
-        "--verbose",
-        count=True,
-        expose_value=False,
-        callback=_chosen,
-        help="Log more; twice for everything.",
-    )(command)
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    expose_value=False,
+    callback=_chosen,
+    help="Log more; twice for everything.",
+)
+"""Adds -v; logging is set up before the command runs."""

@@ -55,24 +55,21 @@ def client_options(command: Any) -> Any:
     return command
 
 
-def server_options(command: Any) -> Any:
-    """--client-ca FILE, for those who listen."""
-    return _option(
-        "--client-ca",
-        type=PATH,
-        metavar="FILE",
-        help="Let in only clients whose certificate leads to one of these.",
-    )(command)
+server_options = _option(
+    "--client-ca",
+    type=PATH,
+    metavar="FILE",
+    help="Let in only clients whose certificate leads to one of these.",
+)
+"""For those who listen."""
 
-
-def scopes_option(command: Any) -> Any:
-    """--client-scopes FILE, for relays."""
-    return _option(
-        "--client-scopes",
-        type=PATH,
-        metavar="FILE",
-        help="What each certificate allows, JSON: docs/relay.md. Needs --client-ca.",
-    )(command)
+scopes_option = _option(
+    "--client-scopes",
+    type=PATH,
+    metavar="FILE",
+    help="What each certificate allows, JSON: docs/relay.md. Needs --client-ca.",
+)
+"""For relays."""
 
 
 class ClientScopes:

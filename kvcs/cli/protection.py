@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,25 +13,18 @@ from kvcs.errors import UsageError
 from kvcs.key_ring import KeyRing
 from kvcs.scopekey import load_scope_key
 
-
-def encrypt_option(command: Any) -> Any:
-    """--encrypt KEYRING."""
-    return click.option(
-        "--encrypt",
-        type=PATH,
-        metavar="KEYRING",
-        help="Encrypt everything with the current key of this key ring; SIGHUP reads it again.",
-    )(command)
-
-
-def decrypt_option(command: Any) -> Any:
-    """--decrypt KEYRING."""
-    return click.option(
-        "--decrypt",
-        type=PATH,
-        metavar="KEYRING",
-        help="Use only what is encrypted with a key of this key ring; SIGHUP reads it again.",
-    )(command)
+encrypt_option = click.option(
+    "--encrypt",
+    type=PATH,
+    metavar="KEYRING",
+    help="Encrypt everything with the current key of this key ring; SIGHUP reads it again.",
+)
+decrypt_option = click.option(
+    "--decrypt",
+    type=PATH,
+    metavar="KEYRING",
+    help="Use only what is encrypted with a key of this key ring; SIGHUP reads it again.",
+)
 
 
 def key_ring(path: Path | None, scope_key: Path) -> KeyRing | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -12,26 +11,19 @@ from kvcs.cli.inputs import PATH
 from kvcs.keyfiles import load_private_key, load_public_keys
 from kvcs.signing import Signer, TrustedKeys
 
-
-def sign_option(command: Any) -> Any:
-    """--sign KEY."""
-    return click.option(
-        "--sign",
-        type=PATH,
-        metavar="KEY",
-        help="Sign the manifest with this private key: PEM, JWK or COSE_Key.",
-    )(command)
-
-
-def require_signature_option(command: Any) -> Any:
-    """--require-signature KEYS."""
-    return click.option(
-        "--require-signature",
-        type=PATH,
-        multiple=True,
-        metavar="KEYS",
-        help="Use only what one of these producers' public keys has signed; may be repeated.",
-    )(command)
+sign_option = click.option(
+    "--sign",
+    type=PATH,
+    metavar="KEY",
+    help="Sign the manifest with this private key: PEM, JWK or COSE_Key.",
+)
+require_signature_option = click.option(
+    "--require-signature",
+    type=PATH,
+    multiple=True,
+    metavar="KEYS",
+    help="Use only what one of these producers' public keys has signed; may be repeated.",
+)
 
 
 def signer(key: Path | None) -> Signer | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from kvcs.errors import UsageError
@@ -17,11 +15,9 @@ EVERY_ADDRESS = frozenset({"aiopquic"})
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, not listened at
 
 
-def quic_option(command: Any) -> Any:
-    """--quic NAME."""
-    return click.option(
-        "--quic", type=NAMES, default=QUIC_BACKENDS[0], show_default=True, help="QUIC library."
-    )(command)
+quic_option = click.option(
+    "--quic", type=NAMES, default=QUIC_BACKENDS[0], show_default=True, help="QUIC library."
+)
 
 
 def backend(name: str, listen: tuple[str, int] | None = None) -> Backend:
