@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 from kvcs.cose import algorithm_and_key_id, open_sign1
 from kvcs.errors import ManifestError, UsageError
 from kvcs.formats.safetensors import KvFile
-from kvcs.formats.safetensors_header import PREFIX_SIZE, header_length, parse_header
 from kvcs.formats.tokens import parse_json, parse_npy
 from kvcs.kvsp.descriptor import Descriptor
 from kvcs.manifest import Manifest
@@ -25,23 +23,10 @@ from tests.kvcs.test_manifest import manifest, segment
 from tests.kvcs.test_payload import EXAMPLE, EXPECTED
 from tests.kvcs.test_tokens import npy
 from tests.support.caches import descriptor, descriptor_json, write_cache
+from tests.support.mutable import JSON_PIECES, SAFETENSORS, compact, parse_safetensors
 
 MUTATIONS = 50_000
 SEED = int(os.environ.get("KVCS_TEST_SEED", "22"))
-_TOKENS = (
-    b"null",
-    b"true",
-    b"-1",
-    b"1e9",
-    b"9" * 30,
-    b'"',
-    b"\\ud800",
-    b"[",
-    b"{",
-    b"}",
-    b",",
-    b"\xff",
-)
 
 Parser = Callable[[bytes], object]
 
@@ -62,7 +47,7 @@ def mutate(random_: random.Random, octets: bytes) -> bytes:
             case 3:
                 changed[at:at] = changed[at:end]
             case 4:
-                changed[at:end] = random_.choice(_TOKENS)
+                changed[at:end] = random_.choice(JSON_PIECES)
             case _:
                 changed[at:at] = random_.randbytes(random_.randint(1, 4))
     return bytes(changed)
@@ -73,29 +58,12 @@ def payload(octets: bytes) -> None:
     EXPECTED.check(header, 0, 1, len(octets))
 
 
-def safetensors(octets: bytes) -> None:
-    length = header_length(octets[:PREFIX_SIZE], len(octets))
-    parse_header(octets[PREFIX_SIZE : PREFIX_SIZE + length], len(octets))
-
-
 def track_name(octets: bytes) -> None:
     track = parse_track_name(octets)
     assert track is None or track.name == octets
 
 
-def compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
 SMALL = manifest(segment(0, 0, 1, groups=1)).encode()
-HEADER_JSON = compact(
-    {
-        "__metadata__": {"format": "kvcs-kv/1"},
-        "a": {"dtype": "BF16", "shape": [2, 4], "data_offsets": [0, 16]},
-        "b": {"dtype": "U8", "shape": [8], "data_offsets": [16, 24]},
-    }
-)
-SAFETENSORS = len(HEADER_JSON).to_bytes(8, "little") + HEADER_JSON + bytes(24)
 
 CASES: dict[str, tuple[Parser, bytes, type[Exception]]] = {
     "payload header": (payload, EXAMPLE + bytes(16), Discard),
@@ -105,7 +73,7 @@ CASES: dict[str, tuple[Parser, bytes, type[Exception]]] = {
         sign1(cbor2.dumps({1: -7, 4: b"k"}), {9: [1.5]}, b"{}", bytes(64)),
         ManifestError,
     ),
-    "safetensors header": (safetensors, SAFETENSORS, UsageError),
+    "safetensors header": (parse_safetensors, SAFETENSORS, UsageError),
     "descriptor": (
         Descriptor.from_bytes,
         compact(descriptor_json(rope={"a": [1, "\u00e4"]})),

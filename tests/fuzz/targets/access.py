@@ -25,6 +25,7 @@ from moqt.errors import TokenFault
 from tests.fuzz.target import Choices, Target
 from tests.fuzz.targets.files import through_file
 from tests.kvcs.access.test_policy import policy
+from tests.support.mutable import JSON_PIECES
 from tests.support.tokens import SCOPE, SHARED, as_token, make
 
 _RING = CheckingRing([SHARED])
@@ -144,19 +145,7 @@ _CBOR = [
     ),
     *(b"\xd1", b"\x19\x01\x47", b"\x19\x01\x48", b"\x9b" + b"\xff" * 8, b"\x81" * 60),
 ]
-_JSON = [
-    b"null",
-    b"true",
-    b"-1",
-    b"9" * 30,
-    b'"',
-    b"\\ud800",
-    b"[",
-    b"{",
-    b"}",
-    b'"kty":"oct"',
-    b'"k":',
-]
+_JSON = [*JSON_PIECES, b'"kty":"oct"', b'"k":']
 
 TARGETS = (
     Target(

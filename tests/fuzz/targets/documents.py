@@ -13,14 +13,15 @@ from tests.fuzz.target import Target
 from tests.kvcs.test_cose import sign1
 from tests.kvcs.test_manifest import FULL, KEYS, manifest, segment
 from tests.support.keys import COSE, TRUSTED
+from tests.support.mutable import JSON_PIECES
 
 _SMALL = manifest(segment(0, 0, 1, groups=1))
 _SIGNED = {bytes.fromhex(v["message"]) for v in COSE["vectors"]}
 _PAYLOAD = COSE["payload_json"].encode("utf-8")
 _JSON_WORDS = [
-    *(b"null", b"true", b"-1", b"1e9", b"1.5", b"9" * 30, b'"', b"\\ud800", b"[", b"{", b"}", b","),
+    *JSON_PIECES,
     *(b'"segments":', b'"blocks":', b'"tracks":', b'"object_digests":', b'"block_keys":', b'"a":'),
-    *(b"[" * 200, b"{}", b"[]", b'"kv.raw.s0"', b'"version":', b'"publication":', b"\xff", b"NaN"),
+    *(b"[" * 200, b"{}", b"[]", b'"kv.raw.s0"', b'"version":', b'"publication":', b"1.5", b"NaN"),
 ]
 _CBOR_WORDS = [
     *(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -15,16 +14,15 @@ from kvcs.cli import keys, subscribe
 from kvcs.cli.config import default_map
 from kvcs.errors import UsageError
 from kvcs.formats.safetensors import KvFile
-from kvcs.formats.safetensors_header import PREFIX_SIZE, header_length, parse_header
 from kvcs.formats.tokens import load_descriptor, load_tokens, parse_json, parse_npy
 from kvcs.keyfiles import load_private_key, load_public_keys
 from kvcs.kvsp.descriptor import Descriptor
 from kvcs.scopekey import ScopeKey
 from tests.fuzz.target import Run, Target
-from tests.kvcs.test_mutations import SAFETENSORS
 from tests.kvcs.test_tokens import npy
 from tests.support.caches import descriptor, descriptor_json, write_cache
 from tests.support.keys import COSE
+from tests.support.mutable import JSON_PIECES, SAFETENSORS, compact, parse_safetensors
 
 _MEMORY = Path("/dev/shm")  # noqa: S108 - where there is one, no disk is needed
 _DIRECTORY = _MEMORY if _MEMORY.is_dir() else Path(tempfile.gettempdir())
@@ -42,12 +40,6 @@ def through_file(use: Callable[[Path], object]) -> Run:
             path.unlink()
 
     return run
-
-
-def safetensors(data: bytes) -> None:
-    """The header of a safetensors file."""
-    length = header_length(data[:PREFIX_SIZE], len(data))
-    parse_header(data[PREFIX_SIZE : PREFIX_SIZE + length], len(data))
 
 
 def _kv_file(path: Path) -> None:
@@ -104,17 +96,13 @@ def _cache(**changes: object) -> bytes:
         return path.read_bytes()
 
 
-def _compact(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
-
-
 def _public_files() -> list[bytes]:
     known = COSE["keys"].values()
-    single = [_compact(key["jwk"]) for key in known]
+    single = [compact(key["jwk"]) for key in known]
     pems = [key["pem_public"].encode("ascii") for key in known]
     cose = [bytes.fromhex(key["cose_key_public"]) for key in known]
     sets = [
-        _compact({"keys": [key["jwk"] for key in known]}),
+        compact({"keys": [key["jwk"] for key in known]}),
         b"".join(pems),
         b"\x82" + b"".join(cose),
     ]
@@ -124,28 +112,14 @@ def _public_files() -> list[bytes]:
 def _private_files() -> list[bytes]:
     known = COSE["keys"].values()
     return [
-        *(_compact(key["jwk"] | {"d": key["jwk_private_d"]}) for key in known),
+        *(compact(key["jwk"] | {"d": key["jwk_private_d"]}) for key in known),
         *(key["pem_private"].encode("ascii") for key in known),
         *(bytes.fromhex(key["cose_key_private"]) for key in known),
     ]
 
 
-_JSON = [
-    b"null",
-    b"true",
-    b"-1",
-    b"1e9",
-    b"9" * 30,
-    b'"',
-    b"\\ud800",
-    b"[",
-    b"{",
-    b"}",
-    b",",
-    b"\xff",
-]
 _TENSORS = [
-    *_JSON,
+    *JSON_PIECES,
     b'"dtype":"U64"',
     b'"shape":[]',
     b'"data_offsets":[0,0]',
@@ -159,7 +133,7 @@ _PEM = [
     b"-----BEGIN X-----" * 200,
 ]
 _KEY_WORDS = [
-    *_JSON,
+    *JSON_PIECES,
     *_PEM,
     b'"kty":"EC"',
     b'"crv":"P-256"',
@@ -171,7 +145,7 @@ _KEY_WORDS = [
 TARGETS = (
     Target(
         name="safetensors",
-        run=safetensors,
+        run=parse_safetensors,
         errors=(UsageError,),
         seeds=[SAFETENSORS, _cache()],
         words=_TENSORS,
@@ -188,15 +162,15 @@ TARGETS = (
         name="descriptor",
         run=descriptor_json_of,
         errors=(UsageError,),
-        seeds=[_compact(descriptor_json()), _compact(descriptor_json(rope={"a": [1, "\u00e4"]}))],
-        words=[*_JSON, b'"layers":', b'"dtype":"f32"', b'"kv_heads":'],
+        seeds=[compact(descriptor_json()), compact(descriptor_json(rope={"a": [1, "\u00e4"]}))],
+        words=[*JSON_PIECES, b'"layers":', b'"dtype":"f32"', b'"kv_heads":'],
     ),
     Target(
         name="tokens-json",
         run=tokens_json,
         errors=(UsageError,),
         seeds=[b"[0, 1, 4294967295, 17]", b"[]", b"[1]"],
-        words=_JSON,
+        words=JSON_PIECES,
     ),
     Target(
         name="tokens-npy",
@@ -217,7 +191,7 @@ TARGETS = (
         name="descriptor-file",
         run=through_file(load_descriptor),
         errors=(UsageError,),
-        seeds=[_compact(descriptor_json()), _cache()],
+        seeds=[compact(descriptor_json()), _cache()],
         words=_TENSORS,
         most=8192,
     ),
