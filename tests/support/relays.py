@@ -35,8 +35,9 @@ from moqt.quic.memory import MemoryBackend, Network
 from moqt.relay import Relay
 from moqt.subscriber import Fetch as Fetched
 from moqt.wire.data import SubgroupHeader
-from moqt.wire.messages import Fetch, Subscribe
-from tests.support.ends import ALL, NAME, NEXT, NO_FILES, until
+from moqt.wire.messages import Fetch, Message, Publish, PublishDone, RequestOk, Subscribe
+from moqt.wire.parameters import Parameters
+from tests.support.ends import ALL, NAME, NEXT, NO_FILES, publish, until
 
 
 class Origin(Publisher):
@@ -59,6 +60,27 @@ class Origin(Publisher):
     @property
     def fetched(self) -> int:
         return self.asked[Fetch]
+
+
+class Taker(Origin):
+    """Accepts every PUBLISH, and notes how each ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offered: list[Publish] = []
+        self.done: list[PublishDone] = []
+
+    def request_received(self, driver: Driver, request: RequestState) -> None:
+        if isinstance(request.message, Publish):
+            self.offered.append(request.message)
+            driver.send(request, RequestOk(Parameters()))
+        else:
+            super().request_received(driver, request)
+
+    def message_received(self, driver: Driver, request: RequestState, message: Message) -> None:
+        if isinstance(message, PublishDone):
+            self.done.append(message)
+        super().message_received(driver, request, message)
 
 
 @dataclass
@@ -124,6 +146,28 @@ async def net(*, rechunk: int | None = None, budget: int | None = None) -> Async
         assert not relay.tracks
         assert not relay.sources.count
     await until(lambda: asyncio.all_tasks() == before)
+
+
+@dataclass
+class Relayed:
+    """A track that an origin publishes by way of a relay, and a session that asks for it there."""
+
+    relay: Relay
+    track: Track
+    origin: Origin
+    publisher: Session
+    session: Session
+
+
+@asynccontextmanager
+async def relayed(groups: int) -> AsyncIterator[Relayed]:
+    """With so many Groups published; nothing is left of it afterwards."""
+    async with net() as world:
+        relay = await world.relay()
+        track = Track(NAME)
+        origin, publisher = await world.origin(relay, track)
+        publish(track, range(groups))
+        yield Relayed(relay, track, origin, publisher, await world.session(relay))
 
 
 async def join(session: Session, name: FullTrackName = NAME) -> Subscription:

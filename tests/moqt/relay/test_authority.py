@@ -28,10 +28,10 @@ from moqt.errors import (
     TrackAborted,
 )
 from moqt.protocol.requests import Phase
-from moqt.wire.messages import Publish, PublishDone, RequestOk, SubscribeTracks
+from moqt.wire.messages import Publish, SubscribeTracks
 from moqt.wire.parameters import AliasType, Parameters
 from tests.support.ends import NAME, publish, until
-from tests.support.relays import Origin, join_noted, net
+from tests.support.relays import Taker, join_noted, net
 
 TOKEN = AuthorizationToken(AliasType.USE_VALUE, None, 5, b"secret")
 
@@ -109,27 +109,6 @@ async def test_without_a_refusal_requests_go_on() -> None:
         subscription = await session.subscribe(*NAME)
         subscription.cancel()
         assert [q.action for q in policy.queries] == [Action.PUBLISH_NAMESPACE, Action.SUBSCRIBE]
-
-
-class Taker(Origin):
-    """Accepts every PUBLISH, and notes how each ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.offered: list[Publish] = []
-        self.done: list[PublishDone] = []
-
-    def request_received(self, driver, request):  # type: ignore[no-untyped-def]
-        if isinstance(request.message, Publish):
-            self.offered.append(request.message)
-            driver.send(request, RequestOk(Parameters()))
-        else:
-            super().request_received(driver, request)
-
-    def message_received(self, driver, request, message):  # type: ignore[no-untyped-def]
-        if isinstance(message, PublishDone):
-            self.done.append(message)
-        super().message_received(driver, request, message)
 
 
 class Watching:

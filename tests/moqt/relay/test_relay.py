@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from moqt import Fetch, Location, LocationFilter, Object, Track
+from moqt import Fetch, Location, LocationFilter, Object
 from tests.support.ends import NAME, grid, once, publish
-from tests.support.relays import collect, join, net
+from tests.support.relays import collect, join, relayed
 
 
 async def test_live_and_history_pass_a_relay_exactly_once() -> None:
     """R1."""
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        origin, _ = await world.origin(relay, track)
-        publish(track, range(3))
-        session = await world.session(relay)
+    async with relayed(3) as world:
+        track, origin, session = world.track, world.origin, world.session
         subscription = await join(session)
         assert subscription.largest == Location(2, 3)
         publish(track, range(3, 5))
@@ -31,12 +27,8 @@ async def test_live_and_history_pass_a_relay_exactly_once() -> None:
 
 async def test_a_fetch_of_a_finished_track_tells_its_end_although_nothing_is_cached() -> None:
     """FETCH_OK's End Of Track (section 3.8) is passed on, before the Objects are here."""
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        await world.origin(relay, track)
-        publish(track, range(3))
-        session = await world.session(relay)
+    async with relayed(3) as world:
+        track, session = world.track, world.session
         fetch = await session.fetch(*NAME, location=LocationFilter.absolute_start(Location(1, 0)))
         assert (fetch.end, fetch.end_of_track) == (Location(2, 3), False)
         await _objects(fetch)
@@ -48,12 +40,8 @@ async def test_a_fetch_of_a_finished_track_tells_its_end_although_nothing_is_cac
 
 async def test_a_fetch_of_whole_groups_tells_where_the_last_one_ends() -> None:
     """FETCH_OK's End Location (section 3.8), by one upstream fetch, with and without a subscription."""
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        origin, _ = await world.origin(relay, track)
-        publish(track, range(5))
-        session = await world.session(relay)
+    async with relayed(5) as world:
+        origin, session = world.origin, world.session
         groups = [LocationFilter.absolute_groups(Location(0, 0), last) for last in (1, 3)]
         for number, location in enumerate(groups):
             fetch = await session.fetch(*NAME, location=location)

@@ -17,10 +17,10 @@ from moqt.errors import (
 )
 from moqt.model import EndOfRange
 from moqt.relay import Relay
-from moqt.wire.messages import Publish, RequestOk, SubscribeTracks
+from moqt.wire.messages import Publish, SubscribeTracks
 from moqt.wire.parameters import Parameters
 from tests.support.ends import NAME, NEXT, NO_FILES, eventually, grid, publish, quiet, until
-from tests.support.relays import Noted, Origin, ended, join, join_noted, net
+from tests.support.relays import Noted, Origin, Taker, ended, join, join_noted, net, relayed
 
 OTHER = FullTrackName((b"kv", b"x"), b"t")
 
@@ -133,12 +133,8 @@ async def test_track_status_is_asked_upstream() -> None:
 
 async def test_fill_timeout_marks_what_did_not_come() -> None:
     """R1: End of Timed-Out Range, and 0 asks for what is at hand."""
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        await world.origin(relay, track)
-        publish(track, range(6))
-        session = await world.session(relay)
+    async with relayed(6) as world:
+        session = world.session
         first = Noted()
         fetch = await session.fetch(
             *NAME, location=LocationFilter.absolute_groups(Location(2, 0), 3), receiver=first
@@ -158,12 +154,8 @@ async def test_fill_timeout_marks_what_did_not_come() -> None:
 
 
 async def test_a_hole_that_nobody_can_fill_is_marked_unknown() -> None:
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        _, publisher = await world.origin(relay, track)
-        publish(track, range(3))
-        session = await world.session(relay)
+    async with relayed(3) as world:
+        relay, publisher, session = world.relay, world.publisher, world.session
         noted = Noted()
         fetch = await session.fetch(
             *NAME, location=LocationFilter.absolute_groups(Location(1, 0), 1), receiver=noted
@@ -188,12 +180,8 @@ async def test_a_hole_that_nobody_can_fill_is_marked_unknown() -> None:
 
 
 async def test_descending_fetches() -> None:
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        await world.origin(relay, track)
-        publish(track, range(4))
-        session = await world.session(relay)
+    async with relayed(4) as world:
+        session = world.session
         for _ in range(2):
             noted = Noted()
             noted.group_order = GroupOrder.DESCENDING
@@ -203,12 +191,8 @@ async def test_descending_fetches() -> None:
 
 
 async def test_filters_apply_downstream_only() -> None:
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        origin, _ = await world.origin(relay, track)
-        publish(track, range(3))
-        session = await world.session(relay)
+    async with relayed(3) as world:
+        track, origin, session = world.track, world.origin, world.session
         noted = Noted()
         fetch = await session.fetch(*NAME, object_ids=RangeFilter(0, ((1, 2),)), receiver=noted)
         await ended(fetch)
@@ -226,12 +210,9 @@ async def test_filters_apply_downstream_only() -> None:
 
 
 async def test_updates_of_a_subscription() -> None:
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        await world.origin(relay, track)
-        publish(track, [0])
-        noted, subscription = await join_noted(await world.session(relay))
+    async with relayed(1) as world:
+        track, session = world.track, world.session
+        noted, subscription = await join_noted(session)
         await until(lambda: len(noted.filled) == 4)
         assert await subscription.update(Parameters(forward=False)) == Location(0, 3)
         publish(track, [1])
@@ -340,28 +321,9 @@ async def test_publish_is_taken_and_passed_to_who_asked_for_tracks() -> None:
         await until(lambda: not relay.tracks)
 
 
-class Taker(Origin):
-    """Accepts every PUBLISH."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.offered: list[Publish] = []
-
-    def request_received(self, driver, request):  # type: ignore[no-untyped-def]
-        if isinstance(request.message, Publish):
-            self.offered.append(request.message)
-            driver.send(request, RequestOk(Parameters()))
-        else:
-            super().request_received(driver, request)
-
-
 async def test_a_relay_that_leaves_lets_subscribers_finish() -> None:
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        await world.origin(relay, track)
-        publish(track, [0])
-        session = await world.session(relay)
+    async with relayed(1) as world:
+        relay, track, session = world.relay, world.track, world.session
         subscription = await join(session)
         draining = asyncio.create_task(relay.drain(5))
         await session.driver.goaway
@@ -376,11 +338,9 @@ async def test_a_relay_that_leaves_lets_subscribers_finish() -> None:
 
 
 async def test_a_relay_does_not_wait_for_ever_when_it_leaves() -> None:
-    async with net() as world:
-        relay = await world.relay()
-        track = Track(NAME)
-        await world.origin(relay, track)
-        await join(await world.session(relay))
+    async with relayed(0) as world:
+        relay, session = world.relay, world.session
+        await join(session)
         await asyncio.wait_for(relay.drain(0.02), 5)
 
 
