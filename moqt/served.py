@@ -317,5 +317,5 @@ def published(span: LocationRange, largest: Location) -> tuple[Location, Locatio
 def too_many_ranges(driver: Driver, asked: Parameters) -> bool:
     """Whether a request has more filter ranges than were offered."""
     limit = driver.config.max_filter_ranges
-    nested = asked.fill is not None and count_ranges(range_filters(asked.fill)) > limit
-    return nested or count_ranges(range_filters(asked)) > limit
+    nested = asked.fill is not None and asked.fill.filter_ranges > limit
+    return nested or asked.filter_ranges > limit
