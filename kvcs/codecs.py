@@ -7,17 +7,11 @@ from types import MappingProxyType
 RAW = 1
 
 _VALUES = MappingProxyType({"raw": RAW})
-_NAMES = MappingProxyType({value: name for name, value in _VALUES.items()})
 
 
 def codec_value(name: str) -> int | None:
     """The value registered for `name`; None where this side does not know the codec."""
     return _VALUES.get(name)
-
-
-def codec_name(value: int) -> str | None:
-    """The name registered for `value`; None where this side does not know the codec."""
-    return _NAMES.get(value)
 
 
 def codec_names() -> tuple[str, ...]:

@@ -170,7 +170,7 @@ class Expectation:
     """Octets of Data; for raw the descriptor's section size, for kv both sections."""
 
     def check(self, header: PayloadHeader, group: int, object_id: int, payload_length: int) -> None:
-        """Raises `Discard` unless `header` fits its place and length; the digest is left to `check_digest`."""
+        """Raises `Discard` unless `header` fits its place and length; the digest is left to who takes the Data."""
         _equal(DiscardReason.LAYER, header.layer, group)
         _equal(DiscardReason.BLOCK, header.block, object_id)
         _equal(DiscardReason.LENGTH, payload_length, HEADER_SIZE + header.data_length)
@@ -209,15 +209,6 @@ class Expectation:
 def _equal(reason: DiscardReason, came: int, expected: int) -> None:
     if came != expected:
         raise Discard(reason, f"expected {expected}, got {came}")
-
-
-def check_digest(header: PayloadHeader, data: bytes | bytearray | memoryview) -> None:
-    """Raises `Discard` (DIGEST) unless the SHA-256 of `data` is the header's (O2)."""
-    digest = hashlib.sha256(data).digest()
-    if digest != header.digest:
-        raise Discard(
-            DiscardReason.DIGEST, f"the header says {header.digest.hex()}, the Data {digest.hex()}"
-        )
 
 
 def layer_digest(k: bytes | bytearray | memoryview, v: bytes | bytearray | memoryview) -> bytes:

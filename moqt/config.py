@@ -53,8 +53,6 @@ class SessionConfig:
     """From the handshake to the peer's SETUP."""
     request_timeout: float = 10.0
     """From a request to its OK or ERROR; a peer may have to ask another one first."""
-    close_timeout: float = 5.0
-    """How long a closing publisher lets subscribers take what they asked for."""
     publish_done_timeout: float = 2.0
     """How long data streams may trail their PUBLISH_DONE; a reset can lose a stream's header, so the
     announced count may never be met."""

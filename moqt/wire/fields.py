@@ -126,14 +126,6 @@ def decode_whole(
     return value
 
 
-def length_prefixed(field: Field[T], what: str) -> Field[T]:
-    """Length (vi64) and a value that fills it."""
-    return Field(
-        lambda value: encode_octets(field.encode(value)),
-        lambda reader: decode_whole(reader.sub(reader.vi64()), field.decode, what),
-    )
-
-
 def _choice(kind: Callable[[int], T], allowed: dict[int, T], what: str) -> Field[T]:
     def encode(value: T) -> bytes:
         if value not in allowed.values():

@@ -18,7 +18,6 @@ from kvcs.payload import (
     DiscardReason,
     Expectation,
     PayloadHeader,
-    check_digest,
     layer_digest,
     size_advice,
 )
@@ -54,7 +53,6 @@ def test_the_drafts_header() -> None:
     assert HEADER.encode() == EXAMPLE
     assert PayloadHeader.decode(EXAMPLE) == HEADER
     EXPECTED.check(HEADER, 0, 1, HEADER_SIZE + 16)
-    check_digest(HEADER, DATA)
 
 
 def test_every_field_has_its_place() -> None:
@@ -164,13 +162,6 @@ def test_later_segments_start_later() -> None:
     later.check(replace(HEADER, token_start=260), 0, 1, 84)
     with pytest.raises(Discard, match="token_start: expected 260, got 4"):
         later.check(HEADER, 0, 1, 84)
-
-
-def test_digest() -> None:
-    """O2: Data Digest = SHA-256(Data)."""
-    with pytest.raises(Discard) as caught:
-        check_digest(HEADER, DATA[:-1] + b"\x0e")
-    assert caught.value.reason is DiscardReason.DIGEST
 
 
 @pytest.mark.parametrize("case", VECTOR["raw_container"], ids=lambda case: str(case["name"]))

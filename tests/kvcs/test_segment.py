@@ -15,7 +15,7 @@ from kvcs.errors import DuplicatePayload, Incomplete, SourceChanged, UsageError
 from kvcs.formats.numpy import ArraySource
 from kvcs.formats.safetensors import KvFile, KvFileSource
 from kvcs.kvsp.identity import Identity
-from kvcs.payload import Component, Expectation, PayloadHeader, check_digest, layer_digest
+from kvcs.payload import Component, Expectation, PayloadHeader, layer_digest
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher, produce
 from kvcs.segment import SourceObject, layer_priority
@@ -72,7 +72,7 @@ def test_objects_describe_themselves() -> None:
             expected = Expectation(Component.K, 1, first, 4, 64)
             expected.check(header, layer, block, len(octets))
             assert (header.flags, header.reserved) == (0, 0)
-            check_digest(header, octets[68:])
+            assert header.digest == hashlib.sha256(octets[68:]).digest()
             start = 4 * (first + block)
             assert octets[68:] == cache.part(Component.K, layer, start, start + 4)
             joint_header = PayloadHeader.decode(kv[place][:68])
@@ -189,7 +189,7 @@ def test_a_source_is_checked_whenever_another_layer_is_begun() -> None:
         assert isinstance(payload, SourceObject)
         octets = bytes(payload.read(b"header"))
         assert octets[:6] == b"header"
-        check_digest(PayloadHeader.decode(octets[6:74]), octets[74:])
+        assert PayloadHeader.decode(octets[6:74]).digest == hashlib.sha256(octets[74:]).digest()
         assert octets[74:] == cache.part(Component.K, layer, 4 * block, 4 * block + 4)
         assert source.checks - before == checks
 

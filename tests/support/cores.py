@@ -79,12 +79,6 @@ class End:
     def none(self, kind: type[Event]) -> bool:
         return not any(isinstance(event, kind) for event in self.events)
 
-    def sent_on(self, stream_id: int) -> bytes:
-        """All octets this end sent on a stream."""
-        return b"".join(
-            a.data for a in self.actions if isinstance(a, Send) and a.stream_id == stream_id
-        )
-
     def feed(self, stream_id: int, data: bytes = b"", fin: bool = False) -> None:
         """Octets of the peer, whatever the peer's core thinks of them."""
         self.core.receive(stream_id, data, fin)

@@ -137,15 +137,6 @@ options = st.builds(
     properties().map(lambda found: tuple(pair for pair in found if pair[0] not in known_options)),
 )
 
-REQUEST_SCOPES: dict[type[m.Request], Scope] = {
-    m.Subscribe: Scope.SUBSCRIBE,
-    m.Publish: Scope.PUBLISH,
-    m.Fetch: Scope.FETCH,
-    m.TrackStatus: Scope.TRACK_STATUS,
-    m.PublishNamespace: Scope.PUBLISH_NAMESPACE,
-    m.SubscribeNamespace: Scope.SUBSCRIBE_NAMESPACE,
-    m.SubscribeTracks: Scope.SUBSCRIBE_TRACKS,
-}
 request_errors = st.builds(
     m.RequestError, integers().filter(lambda code: code != 0x34), integers(), texts
 )

@@ -127,18 +127,6 @@ def test_a_reason_is_cut_between_characters_and_read_whatever_it_holds() -> None
     assert fields.REASON.decode(Reader(b"\x02a\xff")) == "a\ufffd"
 
 
-def test_a_value_fills_its_length() -> None:
-    field = fields.length_prefixed(fields.VI64, "thing")
-    assert field.encode(300) == b"\x02\x81\x2c"
-    assert field.decode(Reader(b"\x02\x81\x2c")) == 300
-    with pytest.raises(ProtocolViolation, match="thing ends inside"):
-        field.decode(Reader(b"\x01\x81\x2c"))
-    with pytest.raises(ProtocolViolation, match="1 octets after the end of thing"):
-        field.decode(Reader(b"\x02\x01\x2c"))
-    with pytest.raises(NeedMoreData):
-        field.decode(Reader(b"\x02\x81"))
-
-
 def test_a_whole_value_fails_with_the_code_asked_for() -> None:
     code = SessionErrorCode.KEY_VALUE_FORMATTING_ERROR
     with pytest.raises(ProtocolViolation) as caught:
