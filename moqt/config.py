@@ -90,8 +90,9 @@ class SessionConfig:
     watermark: int | None = None
     """Octets the transport holds unsent before the scheduler waits. Less keeps priorities sharper,
     more keeps a fast path busy. None: what the path holds, bandwidth × round trip, within bounds."""
-    quantum: int = 64 * KIB
-    """Octets one of several equal requests sends before the next has its turn."""
+    quantum: int | None = None
+    """Octets one of several equal requests sends before the next has its turn. None: a quarter of the watermark,
+    at least 64 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

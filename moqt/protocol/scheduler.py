@@ -28,6 +28,8 @@ MOST_WATERMARK = 1 << 20
 """What a fast and long path is given; more would only wait."""
 FIRST_WATERMARK = 256 << 10
 """Until the path is known."""
+LEAST_QUANTUM = 64 << 10
+"""A turn of those that are equal. Longer ones on a fast path give both ends fewer parts of Objects to put together."""
 _SLIVER = 4096
 """A watermark or a turn that is nearly over leaves no smaller part of an Object before or after it."""
 
@@ -121,7 +123,7 @@ class OutgoingStream(ABC):
 class Scheduler:
     """Feeds one connection."""
 
-    def __init__(self, *, watermark: int | None, quantum: int) -> None:
+    def __init__(self, *, watermark: int | None, quantum: int | None) -> None:
         self.watermark = FIRST_WATERMARK if watermark is None else watermark
         self._adapts = watermark is None
         self._quantum = quantum
@@ -225,7 +227,8 @@ class Scheduler:
             if supply is Supply.MORE and credit <= 0:
                 self._park(stream, self._held_up)
                 continue
-            if self._serve(port, stream, supply, min(room, self._quantum), credit):
+            turn = self._quantum or max(self.watermark // 4, LEAST_QUANTUM)
+            if self._serve(port, stream, supply, min(room, turn), credit):
                 self.wake(stream)
             flow.turn = next(self._turns)
 

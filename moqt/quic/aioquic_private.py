@@ -40,7 +40,7 @@ logging.getLogger("quic").addHandler(logging.NullHandler())
 
 CONGESTION_CONTROL = "reno-capped"
 
-JOINED = 128 << 10
+JOINED = 256 << 10
 """What comes of one stream in succession is joined up to this size: one call to the application, not many. More would
 only leave the processor's cache before it is used."""
 

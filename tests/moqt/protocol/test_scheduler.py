@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from moqt.model import GroupOrder
 from moqt.protocol.scheduler import (
     FIRST_WATERMARK,
+    LEAST_QUANTUM,
     LEAST_WATERMARK,
     MOST_WATERMARK,
     Flow,
@@ -203,6 +204,21 @@ def test_a_large_object_is_cut_to_turns() -> None:
     chosen.pump(wire)
     assert [(s, len(data)) for s, data in wire.log] == [(0, QUANTUM), (1, QUANTUM)] * 3
     assert wire.data[1] == b"b" * 3 * QUANTUM
+
+
+@pytest.mark.parametrize(
+    ("path", "turn"),
+    [(0, LEAST_QUANTUM), (400_000, 100_000), (1 << 30, MOST_WATERMARK // 4)],
+)
+def test_turns_follow_the_path_unless_they_are_fixed(path: int, turn: int) -> None:
+    wire, chosen = Wire(), Scheduler(watermark=None, quantum=None)
+    chosen.adapt(path)
+    for content in (b"a", b"b"):
+        chosen.wake(Source(Flow(), rank(), [content * MOST_WATERMARK]))
+    chosen.pump(wire)
+    assert wire.log[0] == (0, b"a" * min(turn, chosen.watermark))
+    if chosen.watermark > turn:
+        assert wire.log[1] == (1, b"b" * min(turn, chosen.watermark - turn))
 
 
 def test_a_turn_leaves_no_sliver_of_an_object() -> None:
