@@ -127,7 +127,9 @@ def pem_public(label: bytes, block: bytes, key_id: bytes | None) -> PublicKey:
     try:
         key = load_pem_public_key(block + b"\n")
     except KEY_FAULTS:
-        raise UsageError(f"{label.decode('ascii')} is not a public key that can be read") from None
+        raise UsageError(
+            f"{label.decode('ascii')} is not a public key that can be read; kvcs keygen makes pairs"
+        ) from None
     return public_key(key, key_id)
 
 
@@ -138,7 +140,9 @@ def pem_private(block: bytes, key_id: bytes | None) -> PrivateKey:
     except TypeError:
         raise UsageError("it is protected by a password; remove that first") from None
     except KEY_FAULTS:
-        raise UsageError("its PEM is not a private key that can be read") from None
+        raise UsageError(
+            "its PEM is not a private key that can be read; kvcs keygen makes pairs"
+        ) from None
     return private_key(key, key_id)
 
 

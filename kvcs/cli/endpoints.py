@@ -107,7 +107,7 @@ def check_pair(what: str, cert: Path, what_key: str, key: Path) -> None:
         certified = chain[0].public_key()
     except CERTIFICATE_FAULTS:
         raise UsageError(
-            f"{what}: {cert} certifies a key of a kind that cannot be used here"
+            f"{what}: {cert} certifies a key that cannot be used here; take RSA, P-256 or Ed25519"
         ) from None
     if private.public_key() != certified:
         raise UsageError(f"{what_key}: {key} is not the key of {cert}")
