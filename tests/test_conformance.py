@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 COUNTS = {"N": 6, "G": 8, "O": 8, "M": 10, "P": 6, "C": 10, "R": 4, "X": 5}
 IDS = {f"{letter}{n}" for letter, count in COUNTS.items() for n in range(1, count + 1)}
-STATES = {"done", "partly", "planned", "later"}
+STATES = {"done", "partly", "later"}
 ROW = re.compile(r"^\|\s*([A-Z]\d+)\s*\|(.*)\|\s*$", re.MULTILINE)
 FILE = re.compile(r"`([\w.-]+(?:/[\w.-]+)+)`")
 
@@ -74,7 +74,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-TABLE = "\n".join(f"| {identifier} | short | | | planned |" for identifier in sorted(IDS - {"N1"}))
+TABLE = "\n".join(f"| {identifier} | short | | | later |" for identifier in sorted(IDS - {"N1"}))
 CODE, PROOF = "`kvcs/naming.py`", "`tests/test_naming.py`"
 
 
@@ -84,9 +84,9 @@ CODE, PROOF = "`kvcs/naming.py`", "`tests/test_naming.py`"
         (f"| N1 | short | {CODE} | {PROOF} | done |", None),
         ("| N1 | short | — | — | later |", None),
         ("", "N1 has no row"),
-        ("| N1 | short | | | planned |\n| N7 | short | | | planned |", "N7 is unknown"),
-        ("| N1 | short | | | planned |\n| N1 | short | | | later |", "N1 has 2 rows"),
-        ("| N1 | short | | planned |", "N1 has 4 columns"),
+        ("| N1 | short | | | later |\n| N7 | short | | | later |", "N7 is unknown"),
+        ("| N1 | short | | | later |\n| N1 | short | | | later |", "N1 has 2 rows"),
+        ("| N1 | short | | later |", "N1 has 4 columns"),
         ("| N1 | short | | | nearly |", "N1: what is the state 'nearly'?"),
         (f"| N1 | short | — | {PROOF} | done |", "N1: names no code"),
         (f"| N1 | short | {CODE} | — | partly |", "N1: names no test"),
