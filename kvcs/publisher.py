@@ -66,12 +66,14 @@ class Publisher:
         tls: ClientTls | None = None,
         tokens: tuple[AuthorizationToken, ...] = (),
         credential: Credential | None = None,
+        retry: bool = False,
     ) -> RelayLink:
         """Opens a session with a relay and offers it every publication, present and future (P1).
 
-        `credential` gives the token that the relay wants to see; `tokens` go with every offer. A session that is lost is opened again until
-        `close`. Raises moqt.errors.ConnectError when the first attempt fails, RequestRejected when the relay
-        refuses one of the present publications.
+        `credential` gives the token that the relay wants to see; `tokens` go with every offer. A session that is lost
+        is opened again until `close`, with `retry` also one that could not be opened at first. Raises
+        moqt.errors.ConnectError when the first attempt fails, RequestRejected when the relay refuses one of the
+        present publications.
         """
         link = RelayLink(
             url,
@@ -85,7 +87,7 @@ class Publisher:
         self._links.append(link)
         opened = False
         try:
-            await link.open([p.name.namespace for p in self.publications])
+            await link.open([p.name.namespace for p in self.publications], retry=retry)
             opened = True
         finally:
             if not opened:

@@ -20,7 +20,14 @@ from moqt import (
     connect,
     parse_url,
 )
-from moqt.errors import LocalError, MoqtError, SessionClosed, StreamErrorCode, StreamReset
+from moqt.errors import (
+    ConnectError,
+    LocalError,
+    MoqtError,
+    SessionClosed,
+    StreamErrorCode,
+    StreamReset,
+)
 
 RETRY_FIRST = 0.5
 RETRY_MOST = 10.0
@@ -62,19 +69,30 @@ class RelayLink:
         self._offers: dict[TrackNamespace, NamespacePublication | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def open(self, namespaces: Iterable[TrackNamespace]) -> None:
-        """Connects, and offers `namespaces`.
+    async def open(self, namespaces: Iterable[TrackNamespace], *, retry: bool = False) -> None:
+        """Connects, and offers `namespaces`. With `retry` a relay that cannot be reached is tried again from now on.
 
         Raises ConnectError, RequestRejected for the first refusal, PeerUnsuitable.
         """
         self._offers = dict.fromkeys(namespaces)
-        self._session = await self._connect()
+        try:
+            self._session = await self._connect()
+        except ConnectError as error:
+            if not retry or error.kind != "unreachable":
+                raise
+            self._spawn(self._keep())
+            return
         try:
             for namespace in tuple(self._offers):
                 await self._offer(self._session, namespace)
         except SessionClosed as closed:
             raise unsuitable(closed, self.url) or closed from None
         self._spawn(self._keep())
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session now."""
+        return self._session is not None and self._session.closed is None
 
     async def _connect(self, url: str | None = None) -> Session:
         return await connect(

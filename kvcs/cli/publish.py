@@ -96,16 +96,20 @@ class Serving:
         ready: dict[str, object] = {}
         if job.listen is not None:
             ready |= await self._listen(publisher, job.listen, stack)
+        absent: dict[str, ConnectError] = {}
         for url in job.relays:
             try:
-                await publisher.announce(url, tls=job.client_tls, credential=job.credential)
-            except RequestRejected as rejected:
-                reason = (
-                    f"{url} did not take the publication: {rejected.reason or 'no reason given'}"
-                )
-                raise RequestRejected(rejected.wire_code, reason) from None
-            ready.setdefault("url", url)
-            self._progress.note(f"announced to {url}")
+                await self._announce(publisher, url)
+            except ConnectError as error:
+                if error.kind != "unreachable":
+                    raise
+                absent[url] = error
+            else:
+                ready.setdefault("url", url)
+        for url, fault in absent.items():
+            if not ready:
+                raise fault
+            await self._announce(publisher, url, retry=True)
         self.report.source = str(ready["url"])
         ready["namespace"] = [field.hex() for field in publication.name.namespace]
         ready["publication"] = publication.name.publication_id.hex()
@@ -117,6 +121,19 @@ class Serving:
         if job.key_ring is not None:
             self._progress.note(f"encrypted, {protection.describe(job.key_ring)}")
         self._progress.note(f"publication {publication.name.publication_id.hex()}")
+
+    async def _announce(self, publisher: Publisher, url: str, *, retry: bool = False) -> None:
+        """Raises ConnectError, and RequestRejected with the relay's name in it."""
+        tls, credential = self._job.client_tls, self._job.credential
+        try:
+            link = await publisher.announce(url, tls=tls, credential=credential, retry=retry)
+        except RequestRejected as rejected:
+            reason = f"{url} did not take the publication: {rejected.reason or 'no reason given'}"
+            raise RequestRejected(rejected.wire_code, reason) from None
+        if link.connected:
+            self._progress.note(f"announced to {url}")
+        else:
+            self._progress.note(f"{url} cannot be reached yet; it is tried again and again")
 
     async def _listen(
         self, publisher: Publisher, where: tuple[str, int], stack: ExitStack

@@ -220,6 +220,22 @@ async def test_nobody_there(scene: Scene) -> None:
     assert not scene.publisher._links
 
 
+async def test_nobody_there_yet(scene: Scene) -> None:
+    """P1: with `retry` the relay gets everything once it is there."""
+    port = scene.server.address[1]
+    await scene.server.close()
+    link = await scene.publisher.announce(f"moqt://memory:{port}", tls=ClientTls(), retry=True)
+    publication = CACHE.publish(scene.publisher)
+    assert not link.connected
+    scene.server = await serve("memory", port, scene.relay, tls=NO_TLS, backend=scene.backend)
+    async with asyncio.timeout(PATIENCE):
+        await until(lambda: scene.offered == {publication.name.namespace})
+    assert link.connected
+    await scene.publisher.close(0.0)
+    await scene.server.close()
+    assert not link.connected
+
+
 async def test_publications_that_come_and_go_during_the_first_offers(scene: Scene) -> None:
     """P1: none is forgotten, none is left behind."""
     first, second = CACHE.publish(scene.publisher), CACHE.publish(scene.publisher)

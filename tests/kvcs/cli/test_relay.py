@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -92,6 +93,34 @@ async def test_three_terminals_need_no_certificates_on_loopback(files: Files, ca
             assert got.status == 0, got.err
             assert got.json["source"] == url
             assert identical(files)
+
+
+async def test_a_relay_that_is_not_there_keeps_no_other_waiting(shared: Files, capsys: Out) -> None:
+    """Whichever is named first; and it has the publication as soon as it is there."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    late = f"moqt://127.0.0.1:{port}"
+    async with (
+        relaying(shared.directory, "a") as (url, _),
+        program(*publish(shared, late, "--relay", url)) as publisher,
+    ):
+        await publisher.until(f"{late} cannot be reached yet")
+        await publisher.until("publication ")
+        got = await kvcs(capsys, *shared.subscribe(url, *ca(shared)))
+        assert got.status == 0, got.err
+        shared.output.unlink()
+        async with relaying(shared.directory, "late", "--listen", f"127.0.0.1:{port}"):
+            got = await kvcs(capsys, *shared.subscribe(late, *ca(shared), "--wait", "20"))
+            assert got.status == 0, got.err
+            assert identical(shared)
+
+
+async def test_no_relay_is_there(shared: Files, capsys: Out) -> None:
+    ended = await kvcs(
+        capsys, *publish(shared, "moqt://127.0.0.1:1", "--relay", "moqt://127.0.0.1:2")
+    )
+    assert "127.0.0.1:1" in ended.complaint(1)
 
 
 async def test_a_publisher_that_is_killed_leaves_an_exact_report(
