@@ -8,6 +8,7 @@ from typing import TypeAlias
 from moqt.track import StoredObject
 from moqt.wire.filters import RangeFilter
 from moqt.wire.parameters import Parameters
+from moqt.wire.properties import track_property
 
 Filters: TypeAlias = dict[str, tuple[RangeFilter, ...]]
 """Range filters by field name."""
@@ -62,5 +63,5 @@ class ObjectMatcher:
             return one.matches(0)
         if name == "priority_filters":
             return one.matches(self._priority_of(group_id))
-        value = dict(stored.properties).get(one.property_type or 0)
-        return isinstance(value, int) and one.matches(value)
+        value = track_property(stored.properties, one.property_type or 0)
+        return value is not None and one.matches(value)

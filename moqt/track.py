@@ -22,6 +22,7 @@ from moqt.wire.properties import (
     PropertyType,
     check_track_properties,
     encode_properties,
+    immutable_properties,
     track_property,
 )
 
@@ -220,7 +221,8 @@ class Track:
             raise LocalError("this track was made without object_properties")
         try:
             encode_properties(properties)
-        except ValueError as fault:
+            immutable_properties(properties)
+        except (ValueError, MalformedTrack) as fault:
             raise LocalError(f"{location}: {fault}") from None
 
     def end_group(self, group_id: int) -> None:

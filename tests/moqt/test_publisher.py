@@ -42,6 +42,7 @@ from moqt.wire.messages import (
     SubscribeTracks,
     encode_message,
 )
+from moqt.wire.properties import PropertyType, encode_properties
 from tests.support.cores import Recorder
 from tests.support.ends import (
     ALL,
@@ -381,6 +382,12 @@ FILTERS = {
     "priority_filters": RangeFilter(0, ((3, 5),)),
     "object_property_filters": RangeFilter(0, ((7, 7),), 0x3800),
 }
+PROPERTIES = (
+    ((0x3800, 8), (0x3801, b"x")),
+    ((0x3800, 7),),
+    (),
+    ((PropertyType.IMMUTABLE_PROPERTIES, encode_properties(((0x3800, 7),))),),
+)
 FOUND = {
     "object_id_filters": [at for at in grid(range(4)) if at.object in (1, 2)],
     "subgroup_filters": [],
@@ -403,7 +410,7 @@ async def test_range_filters(name: str, fetched: bool) -> None:
                 at,
                 b"x",
                 priority=at.group,
-                properties=((0x3800, 7),) if sum(at) % 2 else ((0x3800, 8), (0x3801, b"x")),
+                properties=PROPERTIES[sum(at) % 4],
                 last=at.object == 3,
             )
         if fetched:

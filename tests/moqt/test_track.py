@@ -80,7 +80,14 @@ def test_locations_that_cannot_follow(location: Location) -> None:
 
 @pytest.mark.parametrize(
     ("priority", "properties"),
-    [(-1, ()), (256, ()), (None, ((0x3801, 5),)), (None, ((2, b"x"),)), (None, ((1 << 64, 1),))],
+    [
+        (-1, ()),
+        (256, ()),
+        (None, ((0x3801, 5),)),
+        (None, ((2, b"x"),)),
+        (None, ((1 << 64, 1),)),
+        (None, ((0x0B, b"\x80"),)),
+    ],
 )
 def test_objects_that_cannot_be(priority: int | None, properties: Properties) -> None:
     track = Track(NAME, object_properties=True)
