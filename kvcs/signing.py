@@ -1,8 +1,8 @@
 """Signed manifests: COSE_Sign1 with a producer's key, made and checked (draft: Manifest Track; M8, M9).
 
 pycose builds what is signed and calls the algorithm. It is lax about much, so every rule about octets and headers is
-checked before (`kvcs.cose`); and its ES256 runs on python-ecdsa, whose signing leaks time, so ES256 is done by
-`cryptography` here.
+checked before (`kvcs.cose`), and of what was received it reads no header (`kvcs.received`). Its ES256 runs on
+python-ecdsa, whose signing leaks time, so ES256 is done by `cryptography` here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 from cryptography.hazmat.primitives.hashes import SHA256
 from pycose import algorithms, headers
-from pycose.exceptions import CoseException
 from pycose.keys.curves import P256, Ed25519
 from pycose.keys.ec2 import EC2Key
 from pycose.keys.okp import OKPKey
 from pycose.messages.sign1message import Sign1Message
 
+from kvcs import received
 from kvcs.cose import SIGNATURE_SIZE, Sign1, algorithm_and_key_id, open_sign1
 from kvcs.errors import SignatureError, UsageError
 from kvcs.producer_keys import Algorithm, PrivateKey, PublicKey, shown_key_id
@@ -97,7 +97,8 @@ class Signer:
     def _message(self, payload: bytes) -> Sign1Message:
         protected = {headers.Algorithm: int(self.algorithm), headers.KID: self.key_id}
         message = Sign1Message(phdr=protected, payload=payload, key=self._key)
-        _use_own_algorithm(message, self.algorithm)
+        # Only now, for pycose turns what it is given into its own classes.
+        message.phdr[headers.Algorithm] = _ALGORITHMS[self.algorithm]
         return message
 
 
@@ -135,20 +136,13 @@ class TrustedKeys:
         return message.payload
 
 
-def _use_own_algorithm(message: Sign1Message, algorithm: Algorithm) -> None:
-    """In place: pycose turns what it is given into its own classes, and sets the encoded header anew."""
-    message.phdr[headers.Algorithm] = _ALGORITHMS[algorithm]
-
-
 def verifies(key: PublicKey, message: Sign1) -> bool:
     """Whether a COSE_Sign1, whose headers were checked, is signed with `key`."""
-    parts = [message.protected, {}, message.payload, message.signature]
     try:
-        signed = Sign1Message.from_cose_obj(parts, True)
-        _use_own_algorithm(signed, key.algorithm)
+        signed = received.sign1(message, _ALGORITHMS[key.algorithm])
         signed.key = _public(key)
         return signed.verify_signature() is True
-    except (CoseException, ValueError, TypeError, AttributeError, AssertionError, LookupError):
+    except received.FAULTS:
         return False
 
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import cbor2
 from pycose import headers
 from pycose.algorithms import HMAC256
-from pycose.exceptions import CoseException
 from pycose.keys.symmetric import SymmetricKey
 from pycose.messages.mac0message import Mac0Message
 
-from kvcs import envelope
+from kvcs import envelope, received
 from kvcs.access.keys import HS256, KeyRing, SealingKey, SharedKey, algorithm_of
 from kvcs.cose import EDDSA, ES256, SIGNATURE_SIZE
 from kvcs.envelope import Parts, Rules
@@ -118,9 +117,8 @@ def seal(claims: dict[int, object], key: SealingKey) -> bytes:
 
 def _mac_holds(key: SharedKey, parts: Parts) -> bool:
     try:
-        message = Mac0Message.from_cose_obj([parts.protected, {}, parts.payload, b""], True)
-        message.phdr[headers.Algorithm] = HMAC256
+        message = received.mac0(parts, HMAC256)
         message.key = SymmetricKey(k=key.octets)
         return hmac.compare_digest(message.compute_tag(), parts.signature)
-    except (CoseException, ValueError, TypeError, AttributeError, LookupError):
+    except received.FAULTS:
         return False

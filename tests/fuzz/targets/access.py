@@ -25,11 +25,12 @@ from moqt.errors import TokenFault
 from tests.fuzz.target import Choices, Target
 from tests.fuzz.targets.files import through_file
 from tests.kvcs.access.test_policy import policy
+from tests.kvcs.test_received import sealed
 from tests.support.mutable import JSON_PIECES
 from tests.support.tokens import SCOPE, SHARED, as_token, make
 
 _RING = CheckingRing([SHARED])
-_TOKENS = [make(), make(SHARED, ("subscribe",), b"t" * 16)]
+_TOKENS = [make(), make(SHARED, ("subscribe",), b"t" * 16), sealed(-2, {1: 2})]
 _CLAIMED = [open_token(token, _RING) for token in _TOKENS]
 _TRACK = FullTrackName((b"kvcs-1", b"x"), b"k.raw.s0")
 _SECRET = b"k" * 32
@@ -144,6 +145,7 @@ _CBOR = [
         b"\xd8\x3d",
     ),
     *(b"\xd1", b"\x19\x01\x47", b"\x19\x01\x48", b"\x9b" + b"\xff" * 8, b"\x81" * 60),
+    *(b"\x21\x80", b"\x21\xa1\1\2", b"\x20\xa0", b"\2\x81\1", b"\x05\xf6", b"\x18\x21\x80"),
 ]
 _JSON = [*JSON_PIECES, b'"kty":"oct"', b'"k":']
 

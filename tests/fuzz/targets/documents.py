@@ -12,7 +12,8 @@ from kvcs.manifest import Manifest, check_place, check_successor, matched_blocks
 from tests.fuzz.target import Target
 from tests.kvcs.test_cose import sign1
 from tests.kvcs.test_manifest import FULL, KEYS, manifest, segment
-from tests.support.keys import COSE, TRUSTED
+from tests.kvcs.test_received import signed as with_header
+from tests.support.keys import COSE, PRODUCERS, TRUSTED
 from tests.support.mutable import JSON_PIECES
 
 _SMALL = manifest(segment(0, 0, 1, groups=1))
@@ -37,6 +38,7 @@ _CBOR_WORDS = [
         b"\xc2",
     ),
     *(b"\x5a\xff\xff\xff\xff", b"\x9b" + b"\xff" * 8, b"\x81" * 100, b"\xa1\1\x26", b"\x04\x41k"),
+    *(b"\x21\x80", b"\x21\xa1\1\2", b"\x20\xa0", b"\2\x81\1", b"\x05\xf6", b"\x18\x21\x80"),
 ]
 
 
@@ -95,7 +97,11 @@ TARGETS = (
         name="manifest-cose",
         run=signed,
         errors=(ManifestError, SignatureError),
-        seeds=[*_SIGNED, sign1(cbor2.dumps({1: -7, 4: b"k"}), {9: [1.5]}, b"{}", bytes(64))],
+        seeds=[
+            *_SIGNED,
+            sign1(cbor2.dumps({1: -7, 4: b"k"}), {9: [1.5]}, b"{}", bytes(64)),
+            *(with_header(name, -2, {1: 2}) for name in PRODUCERS),
+        ],
         words=_CBOR_WORDS,
     ),
     Target(
