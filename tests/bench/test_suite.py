@@ -30,6 +30,8 @@ TINY: dict[str, dict[str, Any]] = {
     "sixteen": {"count": 2},
     "stopped": {"pause": 0.1},
 }
+SIZES = {"first": 20, "pipeline": 2}
+"""Mebibytes, where it is not 4."""
 
 
 def numbers(**more: Any) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def test_what_cannot_run_leaves_no_row() -> None:
 )
 def test_every_role_runs(group: str, case: str, tmp_path: Path) -> None:
     chosen = GROUPS[group].cases[case]
-    small = replace(chosen, quick_size=40 if case == "first" else 4)
+    small = replace(chosen, quick_size=SIZES.get(case, 4))
     if chosen.options:
         small = replace(small, quick_options=TINY[case])
     plan = small.plan(str(tmp_path), quick=True)

@@ -56,7 +56,7 @@ OTHER = Cache(small(), 12, seed=5)
 """Of the same prompt, with other content: what another production may have made."""
 PLENTY = 30.0
 """The deadline of what ends by itself: a loaded machine does not come to it."""
-SHORT = 0.6
+SHORT = 0.3
 """That of what only a deadline ends."""
 GRACE = 8.0
 """Seconds beyond the deadline that a loaded machine, on which memory is traced, may take to come to it."""

@@ -204,11 +204,12 @@ async def test_loss_and_reordering_cost_time_only(certificates: Path) -> None:
         "delay": 0.002,
         "seed": 5,
     }
-    async with scene(certificates, put=False, rate=80e6, queue_time=0.05, **shape) as on:
+    async with scene(certificates, of=SMALL, put=False, rate=80e6, queue_time=0.05, **shape) as on:
         await produce(on.publication, on.source)
-        place = sink()
-        report = await on.consumer.retrieve(identity(BLOCKS), place).finish()
-        assert (report.status, report.octets) == ("complete", LAYERS * LAYER)
+        place = sink(SMALL)
+        report = await on.consumer.retrieve(identity(BLOCKS, SMALL), place).finish()
+        whole = 2 * LAYERS * BLOCKS * SMALL.section_size(Component.K)
+        assert (report.status, report.octets) == ("complete", whole)
         assert report.discarded == report.recovered == 0
         assert on.shaper.down.counters.lost > 0
         for component in (Component.K, Component.V):

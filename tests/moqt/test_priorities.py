@@ -58,9 +58,11 @@ def completed(groups: list[tuple[bytes, int]], tracks: int) -> list[int]:
     return order
 
 
-@pytest.mark.parametrize(("live", "objects"), [(True, 16), (False, 4)], ids=["live", "fetched"])
+@pytest.mark.parametrize(
+    ("live", "layers", "objects"), [(True, 16, 16), (False, 32, 4)], ids=["live", "fetched"]
+)
 async def test_layers_complete_in_ascending_order(
-    live: bool, objects: int, certificates: Path, config: Config
+    live: bool, layers: int, objects: int, certificates: Path, config: Config
 ) -> None:
     """A datagram that the queue drops is repaired a round trip and a queue later: half a MiB at this rate. So
     live layers, each on a stream of its own, have a MiB."""
@@ -70,21 +72,21 @@ async def test_layers_complete_in_ascending_order(
         if live:
             for name in names:
                 await link.subscribe(name, objects)
-            put_layers(*tracks, objects=objects)
+            put_layers(*tracks, layers=layers, objects=objects)
         else:
-            put_layers(*tracks, objects=objects)
+            put_layers(*tracks, layers=layers, objects=objects)
             for name in names:
                 receiver = link.arrivals.receiver(name, objects)
                 await link.session.fetch(NAMESPACE, name, receiver=receiver)
-        await link.arrivals.until(lambda: len(link.arrivals.groups) == 2 * LAYERS)
-        assert completed(link.arrivals.groups, 2) == list(range(LAYERS))
+        await link.arrivals.until(lambda: len(link.arrivals.groups) == 2 * layers)
+        assert completed(link.arrivals.groups, 2) == list(range(layers))
         assert link.shaper.down.counters.high_water > 64 << 10, "the link was never full"
 
 
 async def test_the_first_layer_has_the_link_to_itself(certificates: Path, config: Config) -> None:
     """Its share of the line and two round trips, told in octets that arrived meanwhile: seconds depend on the
     machine as well."""
-    objects = 16
+    objects, layers = 16, 5
     layer = 2 * objects * OBJECT
     async with linked(certificates, config) as link:
         warm = link.track(b"warm")
@@ -96,12 +98,12 @@ async def test_the_first_layer_has_the_link_to_itself(certificates: Path, config
         for name in names:
             await link.subscribe(name, objects)
         before = link.arrivals.total
-        put_layers(*tracks, layers=FEW, objects=objects)
+        put_layers(*tracks, layers=layers, objects=objects)
         await link.arrivals.until(lambda: {(b"k", 0), (b"v", 0)} <= set(link.arrivals.groups))
         then = (link.arrivals.octets_then[name, 0].total() for name in names)
         assert layer <= max(then) - before <= 1.3 * layer + 2 * ROUND_TRIP
-        await link.arrivals.until(lambda: len(link.arrivals.groups) == 1 + 2 * FEW)
-        assert completed(link.arrivals.groups[1:], 2) == list(range(FEW))
+        await link.arrivals.until(lambda: len(link.arrivals.groups) == 1 + 2 * layers)
+        assert completed(link.arrivals.groups[1:], 2) == list(range(layers))
 
 
 async def test_an_urgent_subscription_overtakes_bulk_within_a_watermark(

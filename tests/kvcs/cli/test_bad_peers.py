@@ -148,7 +148,8 @@ async def test_a_peer_that_does_not_admit_us(
     """Exit status 5, whichever request it refuses."""
     origin = RefusingOrigin(kind, RequestErrorCode.UNAUTHORIZED)
     async with serving(certificates, files.identity, origin=origin) as (url, _, _):
-        ended = await kvcs(capsys, *files.subscribe(url, *ca(certificates)))
+        words = files.subscribe(url, *ca(certificates), "--wait", "0.5")
+        ended = await kvcs(capsys, *words)
     assert "refused access" in ended.complaint(5)
     assert ended.json["status"] == "unauthorised"
     assert files.nothing_written()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.killing import LAYERS, Scene, kill
 
-SOME = 16
+SOME = 8
 
 
 async def test_killed_with_another_path_and_without(tmp_path: Path, certificates: Path) -> None:

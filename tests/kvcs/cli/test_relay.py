@@ -127,11 +127,11 @@ async def test_a_publisher_that_is_killed_leaves_an_exact_report(
     shared: Files, capsys: Out
 ) -> None:
     async with relaying(shared.directory, "a") as (url, _):
-        async with program(*publish(shared, url, "--live-rate", "0.5")) as publisher:
+        async with program(*publish(shared, url, "--live-rate", "1")) as publisher:
             await publisher.until("layer")
             publisher.process.kill()
             await publisher.outcome()
-        got = await kvcs(capsys, *shared.subscribe(url, *ca(shared), "--deadline", "3"))
+        got = await kvcs(capsys, *shared.subscribe(url, *ca(shared), "--deadline", "2"))
         assert got.status in {3, 4}
         assert shared.nothing_written()
 

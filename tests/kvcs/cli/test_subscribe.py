@@ -182,8 +182,9 @@ async def test_not_found(files: Files, certificates: Path, capsys: Out, tmp_path
     other = tmp_path / "other"
     other.mkdir()
     elsewhere = Files.make(other, model="another/model")
+    soon = ["--wait", "0.1"]
     async with serving(certificates, elsewhere.identity) as (url, _, _):
-        for limit in (["--wait", "0.1"], ["--wait", "100", "--deadline", "0.5"], ["--no-probe"]):
+        for limit in (soon, ["--wait", "100", "--deadline", "0.5"], ["--no-probe", *soon]):
             ended = await kvcs(capsys, *files.subscribe(url, *ca(certificates), *limit))
             ended.complaint(3)
             assert ended.json["status"] == "not_found"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from moqt import Config, Location, RelayConfig, Track, TransportConfig
+from moqt import Config, Location, RelayConfig, SessionConfig, Track, TransportConfig
 from moqt.errors import PublishDoneCode, TrackAborted
 from moqt.wire.messages import Fetch
 from tests.support.ends import NAME, content, grid, publish, quiet, until
 from tests.support.relays import Noted, ended, join_noted, net
 
 KIB = 1 << 10
+HASTY = Config(session=SessionConfig(publish_done_timeout=0.1))
+"""Does not wait long for a stream that was reset before it began."""
 
 
 async def test_a_stopped_subscriber_beside_a_fast_one_is_cut_off_and_fetches_later() -> None:
@@ -152,7 +154,8 @@ async def test_an_object_without_end_does_not_fill_the_memory() -> None:
         relay = await world.relay(limits=limits)
         track = Track(NAME)
         await world.origin(relay, track)
-        noted, subscription = await join_noted(await world.session(relay))
+        session = await world.session(relay, config=HASTY)
+        noted, subscription = await join_noted(session)
         track.add(Location(0, 0), bytes(1024 * KIB))
         await ended(subscription)
         assert isinstance(subscription.finished.result(), TrackAborted)
