@@ -193,7 +193,7 @@ class Discovery:
             room=self._directory.manifests,
         )
         self._watches[namespace] = watch
-        self._tasks[namespace] = self._loop.create_task(watch.run())
+        self._tasks[namespace] = watch.start()
 
     def _manifest_changed(self) -> None:
         self._changed.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,6 +45,8 @@ from moqt.errors import (
 if TYPE_CHECKING:
     from kvcs.key_ring import KeyRing
     from kvcs.signing import TrustedKeys
+
+_log = logging.getLogger(__name__)
 
 FILL_WAIT = 3.0
 """Seconds from SUBSCRIBE_OK to the first octets of a manifest; then FETCH."""
@@ -103,8 +106,27 @@ class ManifestWatch:
         """Whether it is known if the publication can be used."""
         return self.current is not None or self.error is not None
 
-    async def run(self) -> None:
+    def start(self) -> asyncio.Task[None]:
         """Follows the track until it ends, or the task is cancelled."""
+        task = asyncio.get_running_loop().create_task(self._run())
+        task.add_done_callback(self._over)
+        return task
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """What nobody foresaw ends the publication as well: who waits for it must hear of it."""
+        fault = None if task.cancelled() else task.exception()
+        if fault is None:
+            return
+        publication = self.name.publication_id.hex()
+        _log.error("publication %s: its manifest cannot be read", publication, exc_info=fault)
+        self.error = ManifestError(
+            f"manifest: reading it failed ({type(fault).__name__}); the publication is discarded"
+        )
+        self.error.__cause__ = fault
+        self.ended = True
+        self._on_change()
+
+    async def _run(self) -> None:
         try:
             receiver = await self._subscribe()
             assert self._subscription is not None

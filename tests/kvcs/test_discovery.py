@@ -15,6 +15,7 @@ from kvcs.directory import Directory
 from kvcs.discovery import Discovery
 from kvcs.errors import Incomplete, ManifestError, PublicationNotFound, Unauthorised
 from kvcs.kvsp.identity import Identity
+from kvcs.manifest import Manifest
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import MANIFEST, content_prefix
 from kvcs.prefill import Prefill
@@ -381,6 +382,30 @@ async def test_the_reason_is_told_when_none_can_be_used() -> None:
         found = await s.find(cache.identity)
         assert found.error is None
         assert good.name[:3] == found.name[:3]
+
+
+async def test_what_nobody_foresaw_in_one_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C9: a search neither waits for such a publication for ever nor ends with it."""
+    cache = Cache(OF, 16)
+    failures = [ZeroDivisionError()]
+    parse = Manifest.parse
+
+    def fail_once(octets: bytes, **limits: int) -> Manifest:
+        if failures:
+            raise failures.pop()
+        return parse(octets, **limits)
+
+    monkeypatch.setattr(Manifest, "parse", fail_once)
+    async with searching() as s:
+        cache.publish(s.publisher)
+        with pytest.raises(ManifestError, match="ZeroDivisionError"):
+            await s.find(cache.identity)
+        cache.publish(s.publisher)
+        failures.append(ZeroDivisionError())
+        assert (await s.find(cache.identity)).error is None
+        assert not failures
 
 
 async def test_a_silent_publication_does_not_hold_up_another() -> None:

@@ -14,7 +14,7 @@ import pytest
 from kvcs import manifest_watch
 from kvcs.errors import Incomplete, ManifestError, PublicationStopped
 from kvcs.kvsp.identity import Identity, LiteralProfile
-from kvcs.manifest import MAX_OCTETS
+from kvcs.manifest import MAX_OCTETS, Manifest
 from kvcs.manifest_reception import ManifestReceiver, ManifestRoom
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import MANIFEST, MANIFEST_COSE
@@ -58,7 +58,7 @@ class Watched:
         watch = ManifestWatch(
             session, self.publication.name, identity or CACHE.identity, self._changed
         )
-        self.task = asyncio.create_task(watch.run())
+        self.task = watch.start()
         await until(lambda: watch.settled)
         return watch
 
@@ -342,13 +342,45 @@ async def test_how_the_track_ends(code: PublishDoneCode, error: type[Exception] 
         assert watch.current is not None
 
 
+@pytest.mark.parametrize("later", [False, True])
+async def test_what_nobody_foresaw_ends_the_publication(
+    later: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """C9: whoever waits for it hears of it, and it is told, whichever version it is."""
+    fault = ZeroDivisionError("nobody thought of it")
+
+    def fail(*_: object, **__: object) -> None:
+        raise fault
+
+    async with watched() as w:
+        if later:
+            watch = await w.watch()
+            monkeypatch.setattr(Manifest, "parse", fail)
+            CACHE.put(w.publication.segments[0], [2])
+        else:
+            monkeypatch.setattr(Manifest, "parse", fail)
+            watch = await w.watch()
+        changes = w.changes
+        await until(lambda: watch.ended)
+        assert isinstance(watch.error, ManifestError)
+        assert "ZeroDivisionError" in str(watch.error)
+        assert watch.error.__cause__ is fault
+        assert w.changes == changes + later
+        (record,) = (r for r in caplog.records if r.name == "kvcs.manifest_watch")
+        assert record.exc_info is not None
+        assert record.exc_info[1] is fault
+        await until(lambda: w.joined.publisher.origin.active == 0)
+
+
 async def test_a_cancelled_watch_leaves_no_request() -> None:
     """C9: whatever it was waiting for."""
     async with watched() as w:
         session = (await w.joined.consumer()).session
         for turns in range(12):
             watch = ManifestWatch(session, w.publication.name, CACHE.identity, lambda: None)
-            task = asyncio.create_task(watch.run())
+            task = watch.start()
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()

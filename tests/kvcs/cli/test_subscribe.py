@@ -16,6 +16,7 @@ from kvcs.cli.subscribe import parse_layers
 from kvcs.cli.verify import compare
 from kvcs.errors import UsageError
 from kvcs.formats.safetensors import KvFile
+from kvcs.manifest import Manifest
 from kvcs.payload import Component
 from tests.support.caches import names
 from tests.support.cli import Files, Out, kvcs, program
@@ -154,6 +155,31 @@ async def test_the_next_url_gives_what_the_first_could_not(
         ended = await kvcs(capsys, *files.subscribe(first, *ca(certificates)))
     assert "k.raw.s0 layer 1 block" in ended.complaint(4)
     assert files.nothing_written()
+
+
+async def test_a_manifest_at_which_reading_fails_is_no_reason_to_stop(
+    files: Files, certificates: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C9: in a way that nobody foresaw; the next URL is tried, and both are told of."""
+    failures = [ZeroDivisionError("odd")]
+    parse = Manifest.parse
+
+    def fail_once(octets: bytes, **limits: int) -> Manifest:
+        if failures:
+            raise failures.pop()
+        return parse(octets, **limits)
+
+    monkeypatch.setattr(Manifest, "parse", fail_once)
+    async with (
+        serving(certificates, files.identity) as (first, _, _),
+        serving(certificates, files.identity) as (second, _, _),
+    ):
+        ended = await kvcs(capsys, *files.subscribe(first, second, *ca(certificates)))
+    assert ended.status == 0
+    assert ended.json["source"] == second
+    assert "error: publication" in ended.err
+    assert "(ZeroDivisionError: odd)" in ended.err
+    assert f"{first}: manifest: reading it failed" in ended.err
 
 
 async def test_a_peer_that_leaves_for_another_url_is_followed(
