@@ -344,7 +344,7 @@ async def test_how_the_track_ends(code: PublishDoneCode, error: type[Exception] 
 
 @pytest.mark.parametrize("later", [False, True])
 async def test_what_nobody_foresaw_ends_the_publication(
-    later: bool,  # noqa: FBT001
+    later: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
