@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import PurePath
 
 from moqt.auth import Action, Policy, Query, Recheck, Refusal
 from moqt.connection import Driver
+from moqt.errors import RequestErrorCode
 from moqt.model import TrackNamespace
 from moqt.protocol.requests import Phase, RequestState
 from moqt.wire.messages import (
@@ -22,6 +26,8 @@ from moqt.wire.messages import (
     TrackStatus,
 )
 from moqt.wire.parameters import Parameters
+
+_log = logging.getLogger(__name__)
 
 _ACTIONS: dict[type[Request], Action] = {
     PublishNamespace: Action.PUBLISH_NAMESPACE,
@@ -38,7 +44,10 @@ _MAX_ENDED = 1024
 
 
 class Authority:
-    """Asks a policy for every request of every session, and tells `on_end` when one may run no longer."""
+    """Asks a policy for every request of every session, and tells `on_end` when one may run no longer.
+
+    A policy that fails has granted nothing.
+    """
 
     def __init__(
         self, policy: Policy, on_end: Callable[[Driver, RequestState, Refusal], None]
@@ -90,7 +99,11 @@ class Authority:
             of=_action(request),
             certificate=driver.peer_certificate,
         )
-        return self._policy.decide(query)
+        try:
+            return self._policy.decide(query)
+        except Exception as fault:  # noqa: BLE001 - whatever it is, nothing was granted
+            _warn(action, fault)
+            return Refusal("the policy failed", RequestErrorCode.INTERNAL_ERROR)
 
     def _settle(
         self, driver: Driver, request: RequestState, decision: Refusal | Recheck | None
@@ -119,6 +132,15 @@ class Authority:
         refusal = self._settle(driver, request, decision)
         if refusal is not None:
             self._on_end(driver, request, refusal)
+
+
+def _warn(action: Action, fault: Exception) -> None:
+    """Where and how a policy failed. What the fault says may be part of a token, and is left out."""
+    where = traceback.extract_tb(fault.__traceback__)[-1]
+    place = PurePath(where.filename).name, where.lineno
+    _log.warning(
+        "%s refused: the policy failed with %s at %s:%s", action.name, type(fault).__name__, *place
+    )
 
 
 def _action(request: RequestState) -> Action:

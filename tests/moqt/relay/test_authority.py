@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -109,6 +111,63 @@ async def test_without_a_refusal_requests_go_on() -> None:
         subscription = await session.subscribe(*NAME)
         subscription.cancel()
         assert [q.action for q in policy.queries] == [Action.PUBLISH_NAMESPACE, Action.SUBSCRIBE]
+
+
+class Failing:
+    """Fails on some queries, with a token in what it says; grants the others for a moment."""
+
+    def __init__(self, *, on: Action | None = None) -> None:
+        self.on = on
+        self.asked = 0
+
+    def decide(self, query: Query) -> Recheck:
+        self.asked += 1
+        if query.action is self.on:
+            raise TypeError(f"cannot use {[token.value for token in query.tokens]}")
+        return Recheck(0.01)
+
+
+@pytest.mark.parametrize("action", [Action.SUBSCRIBE, Action.FETCH, Action.PUBLISH_NAMESPACE])
+async def test_a_policy_that_fails_grants_nothing(
+    action: Action, caplog: pytest.LogCaptureFixture
+) -> None:
+    """R2: that request is refused, the session goes on, and the log keeps the token to itself."""
+    async with net() as world:
+        relay = await world.relay(policy=Failing(on=action))
+        await world.origin(relay)
+        session = await world.session(relay)
+        asked: Coroutine[Any, Any, object]
+        if action is Action.SUBSCRIBE:
+            asked = session.subscribe(*NAME, tokens=(TOKEN,))
+        elif action is Action.FETCH:
+            asked = session.fetch(*NAME, tokens=(TOKEN,))
+        else:
+            asked = session.publish_namespace(NAME.namespace, tokens=(TOKEN,))
+        with pytest.raises(RequestRejected) as refused:
+            await asked
+        assert refused.value.code is RequestErrorCode.INTERNAL_ERROR
+        await session.subscribe_namespace(NAME.namespace)
+        assert not relay.sources.count
+    (said,) = [record for record in caplog.records if record.name == "moqt.relay.authority"]
+    assert said.getMessage().startswith(f"{action.name} refused: the policy failed with TypeError")
+    assert "secret" not in caplog.text
+
+
+async def test_a_grant_ends_when_the_policy_fails() -> None:
+    """R2: looked at again, it is not granted any more."""
+    policy, track = Failing(), Track(NAME)
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        await world.origin(relay, track)
+        noted, subscription = await join_noted(await world.session(relay))
+        asked = policy.asked
+        await until(lambda: policy.asked > asked + 2)
+        publish(track, [0])
+        await until(lambda: len(noted.live) == 4)
+        policy.on = Action.SUBSCRIBE
+        error = await asyncio.wait_for(asyncio.shield(subscription.finished), 10)
+        assert isinstance(error, TrackAborted)
+        assert error.code is PublishDoneCode.UNAUTHORIZED
 
 
 class Watching:
