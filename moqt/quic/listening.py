@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from moqt.quic.datagram_size import SMALLEST_DATAGRAM
@@ -140,8 +141,16 @@ class UdpListener(ABC, Generic[C]):
             connection = self._find(data, address)
             if connection is not None:
                 groups.setdefault(connection, []).append((data, address))
-        for connection, datagrams in groups.items():
-            connection.receive(datagrams)
+        self._pass_on(deque(groups.items()))
+
+    def _pass_on(self, waiting: deque[tuple[C, Datagrams]]) -> None:
+        try:
+            while waiting:
+                connection, datagrams = waiting.popleft()
+                connection.receive(datagrams)
+        finally:
+            if waiting:  # one connection failed, of which the loop hears; the others have theirs
+                asyncio.get_running_loop().call_soon(self._pass_on, waiting)
 
     def _find(self, data: bytes | memoryview, address: Address) -> C | None:
         if data and not data[0] & LONG_HEADER:

@@ -32,8 +32,11 @@ class Connection:
         self._listener = listener
         self.batches: list[list[bytes]] = []
         self.ends: list[str] = []
+        self.fault: Exception | None = None
 
     def receive(self, datagrams: Datagrams) -> None:
+        if self.fault is not None:
+            raise self.fault
         self.batches.append([bytes(data) for data, _ in datagrams])
 
     def close(self, code: int, reason: str = "") -> None:
@@ -125,6 +128,26 @@ async def test_what_one_wake_up_brings_comes_as_one_batch_for_each(
         client.send(packet(INITIAL, b"bbbb"))
     await eventually(lambda: len(listener.made) == 2)
     assert [[len(batch) for batch in one.batches] for one in listener.made] == [[3], [3]]
+
+
+async def test_a_connection_that_fails_costs_the_others_nothing(
+    listener: Listener, client: socket.socket
+) -> None:
+    """The loop hears of it, and each of the others gets what one wake-up brought for it."""
+    names = (b"aaaa", b"bbbb", b"cccc", b"dddd")
+    for name in names:
+        client.send(packet(INITIAL, name))
+    await eventually(lambda: len(listener.made) == 4)
+    faults: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: faults.append(context.get("exception")))
+    broken = [ValueError("one"), ValueError("another")]
+    listener.made[0].fault, listener.made[2].fault = broken
+    for number in (1, 2, 3, 4):
+        client.send(packet(SHORT, b"own%d" % number, size=50))
+    await eventually(lambda: len(listener.made[3].received) == 2)
+    assert len(listener.made[1].received) == 2
+    assert faults == broken
 
 
 async def test_ids_that_were_retired_lead_nowhere(
