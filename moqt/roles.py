@@ -27,7 +27,8 @@ class RequestOwner(Protocol):
 
 class Responder(Protocol):
     """Answers the peer's requests. Calls are synchronous and never nested; what takes time goes into
-    `Driver.spawn`. The tokens of a request, with their aliases resolved, are in `RequestState.tokens`."""
+    `Driver.spawn`. The tokens of a request, with their aliases resolved, are in `RequestState.tokens`, those of
+    an update that is not answered in `update_tokens`."""
 
     def session_opened(self, driver: Driver) -> None:
         """The peer's SETUP arrived."""

@@ -314,11 +314,12 @@ class RequestStreams:
         self, request: RequestState, update: RequestUpdate, fault: InvalidFilter | None
     ) -> None:
         self._check_id(update.request_id)
-        given = update.parameters.authorization_tokens
-        request.tokens = self._session.tokens.resolve(given) or request.tokens
+        tokens = self._session.tokens.resolve(update.parameters.authorization_tokens)
         if request.fin_sent:
             return  # it crossed our last message, and no answer can follow that
         request.move(update, sent=False)
+        if tokens:
+            request.update_tokens[update.request_id] = tokens
         limit = self._session.config.max_request_updates
         if limit and len(request.updates_received) > limit:
             raise ProtocolViolation(

@@ -117,7 +117,9 @@ class RequestState:
     update_failed: bool = False
     """An update was refused: the request is coming to its end."""
     tokens: tuple[Token, ...] = ()
-    """What a request of the peer, or its latest update with tokens, is authorised by."""
+    """What a request of the peer is authorised by."""
+    update_tokens: dict[int, tuple[Token, ...]] = field(default_factory=dict)
+    """What the peer's updates without an answer were sent with, by their Request IDs."""
     namespaces: set[tuple[bytes, ...]] = field(default_factory=set)
     """Suffixes announced on a SUBSCRIBE_NAMESPACE stream and not taken back."""
     withdrawn: set[tuple[bytes, ...]] = field(default_factory=set)
@@ -223,7 +225,8 @@ class RequestState:
             self.answer = message
             self.phase = Phase.ENDED if refused else Phase.ESTABLISHED
         else:
-            (self.updates_received if sent else self.updates).popleft()
+            update = (self.updates_received if sent else self.updates).popleft()
+            self.update_tokens.pop(update.request_id, None)
             self.update_failed |= refused
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import PurePath
 
-from moqt.auth import Action, Policy, Query, Recheck, Refusal
+from moqt.auth import Action, Policy, Query, Recheck, Refusal, Token
 from moqt.connection import Driver
 from moqt.errors import RequestErrorCode
 from moqt.model import TrackNamespace
@@ -57,24 +57,31 @@ class Authority:
         self._timers: dict[Driver, dict[RequestState, asyncio.TimerHandle]] = {}
 
     def admit(self, driver: Driver, request: RequestState) -> Refusal | None:
-        """Why a new request is not granted, or None."""
-        return self._settle(driver, request, self._decide(driver, request, _action(request)))
+        """Why a request is not granted, or not any longer, or None."""
+        decision = self._decide(driver, request, _action(request), request.tokens)
+        return self._settle(driver, request, decision)
 
     def update(
         self, driver: Driver, request: RequestState, message: RequestUpdate
     ) -> Refusal | None:
         """Why a REQUEST_UPDATE is not granted, or None.
 
-        A token that it brings has to grant the request itself; what it changes is an action of its own.
+        A token that it brings has to grant the request itself, and from then on is what grants it; what it changes is
+        an action of its own.
         """
         asked = message.parameters
+        tokens = request.update_tokens.get(message.request_id) or request.tokens
         if replace(asked, authorization_tokens=()) != Parameters():
-            decision = self._decide(driver, request, Action.REQUEST_UPDATE)
+            decision = self._decide(driver, request, Action.REQUEST_UPDATE, tokens)
             if isinstance(decision, Refusal):
                 return decision
         if not asked.authorization_tokens:
             return None
-        return self._settle(driver, request, self._decide(driver, request, _action(request)))
+        decision = self._decide(driver, request, _action(request), tokens)
+        refusal = self._settle(driver, request, decision)
+        if refusal is None:
+            request.tokens = tokens
+        return refusal
 
     def forget(self, driver: Driver, request: RequestState) -> None:
         """A request is over."""
@@ -88,14 +95,14 @@ class Authority:
             timer.cancel()
 
     def _decide(
-        self, driver: Driver, request: RequestState, action: Action
+        self, driver: Driver, request: RequestState, action: Action, tokens: tuple[Token, ...]
     ) -> Refusal | Recheck | None:
         namespace, track = _subject(request.message)
         query = Query(
             action=action,
             namespace=namespace,
             track=track,
-            tokens=(*request.tokens, *driver.core.peer_tokens),
+            tokens=(*tokens, *driver.core.peer_tokens),
             of=_action(request),
             certificate=driver.peer_certificate,
         )
@@ -128,8 +135,7 @@ class Authority:
         self.forget(driver, request)
         if request.phase is Phase.ENDED or driver.closed.done():
             return
-        decision = self._decide(driver, request, _action(request))
-        refusal = self._settle(driver, request, decision)
+        refusal = self.admit(driver, request)
         if refusal is not None:
             self._on_end(driver, request, refusal)
 

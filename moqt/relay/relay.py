@@ -16,7 +16,15 @@ from moqt.auth import AllowAll, Policy, Refusal
 from moqt.client import connect
 from moqt.config import Config, RelayConfig
 from moqt.connection import Driver
-from moqt.errors import LocalError, MoqtError, SessionClosed, StreamErrorCode, StreamReset
+from moqt.errors import (
+    LocalError,
+    MoqtError,
+    PublishDoneCode,
+    SessionClosed,
+    StreamErrorCode,
+    StreamReset,
+    TrackAborted,
+)
 from moqt.model import FullTrackName, TrackNamespace, namespace_matches
 from moqt.protocol.credentials import Credential
 from moqt.protocol.requests import RequestState
@@ -32,7 +40,7 @@ from moqt.relay.requests import Answers
 from moqt.relay.revoking import revoke
 from moqt.relay.serving import ServedSubscription
 from moqt.relay.sources import Source, Sources
-from moqt.relay.track import RelayTrack
+from moqt.relay.track import GONE, RelayTrack
 from moqt.relay.updates import update
 from moqt.server import Server, serve
 from moqt.session import Session
@@ -326,10 +334,14 @@ class Relay:
     def update_received(
         self, driver: Driver, request: RequestState, message: RequestUpdate, fault: str | None
     ) -> None:
+        if request.fin_sent:
+            return  # it ended while this was on its way here
         peer = self._peer(driver)
         vouched = peer.vouches_for(request)
         refusal = None if vouched else self._authority.update(driver, request, message)
-        update(peer, request, message, fault, refusal)
+        if update(peer, request, message, fault, refusal):
+            # Its stream is not cut off: that would overtake the refusal.
+            self._ended(driver, request, TrackAborted(PublishDoneCode.INTERNAL_ERROR, GONE))
 
     def message_received(self, driver: Driver, request: RequestState, message: Message) -> None:
         published = self._peer(driver).published.get(request)
@@ -337,6 +349,10 @@ class Relay:
             published[1].message_received(message)
 
     def request_ended(self, driver: Driver, request: RequestState) -> None:
+        self._ended(driver, request, StreamReset(StreamErrorCode.CANCELLED, "PUBLISH"))
+
+    def _ended(self, driver: Driver, request: RequestState, error: MoqtError) -> None:
+        """A request is over; with `error` where it was a PUBLISH."""
         self._authority.forget(driver, request)
         peer = self._peer(driver)
         prefix, tracks = peer.watched.get(request), peer.tracks.get(request)
@@ -350,7 +366,7 @@ class Relay:
             self.sources.remove(namespace, peer.source)
         published = peer.published.pop(request, None)
         if published is not None:
-            published[1].request_ended(StreamReset(StreamErrorCode.CANCELLED, "PUBLISH"))
+            published[1].request_ended(error)
 
     def _unwatch(self, request: RequestState, prefix: TrackNamespace) -> None:
         self.sources.unwatch(request)

@@ -16,7 +16,7 @@ from moqt.relay.cached import CachedObject
 from moqt.relay.incoming import Lane
 from moqt.relay.ranges import RangeSender
 from moqt.relay.senders import LiveSender
-from moqt.relay.track import RelayTrack
+from moqt.relay.track import GONE, RelayTrack
 from moqt.served import AnySubscription, OnEnd, ServedFetch, Wanted
 from moqt.wire.filters import LocationRange, RangeFilter
 from moqt.wire.parameters import Parameters
@@ -118,7 +118,7 @@ class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
         elif self.track.is_known:
             self.finish(PublishDoneCode.TRACK_ENDED, "")
         else:
-            self.finish(PublishDoneCode.INTERNAL_ERROR, "the publisher is gone")
+            self.finish(PublishDoneCode.INTERNAL_ERROR, GONE)
 
     def _span_changed(self, before: LocationRange) -> None:
         for sender in self._live.values():

@@ -30,6 +30,9 @@ from moqt.relay.upstream import Upstream, UpstreamFetch
 
 _T = TypeVar("_T")
 
+GONE = "the publisher is gone"
+"""What subscribers are told when it did not say why."""
+
 
 class Hub(Protocol):
     """What tracks share."""
@@ -323,4 +326,4 @@ def _done(error: MoqtError | None) -> tuple[PublishDoneCode, str]:
         return PublishDoneCode.MALFORMED_TRACK, "the track contradicts itself"
     if isinstance(error, TrackAborted):
         return error.code, error.reason
-    return PublishDoneCode.INTERNAL_ERROR, "the publisher is gone"
+    return PublishDoneCode.INTERNAL_ERROR, GONE

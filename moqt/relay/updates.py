@@ -16,16 +16,19 @@ def update(
     message: RequestUpdate,
     fault: str | None,
     unauthorised: Refusal | None = None,
-) -> None:
-    """Applies what can be changed, or refuses, which ends the request."""
+) -> bool:
+    """Applies what can be changed, or refuses, which ends the request.
+
+    True when that is for the caller to do: nothing is sent for it that could end by itself.
+    """
     served = peer.subscriptions.get(request)
     fetched = peer.fetches.get(request)
     refusal = _refusal(peer, request, message.parameters, fault)
     if unauthorised is not None:
         refusal = unauthorised.code, unauthorised.reason
     if refusal is not None:
-        _refuse(peer, request, *refusal)
-    elif served is not None:
+        return _refuse(peer, request, *refusal)
+    if served is not None:
         largest = served.track.cached.largest
         peer.driver.send(request, RequestOk(Parameters(largest_object=largest)))
         served.update(message.request_id, message.parameters)
@@ -34,9 +37,10 @@ def update(
         priority = message.parameters.subscriber_priority
         if fetched is not None and priority is not None:
             fetched.set_subscriber_priority(priority)
+    return False
 
 
-def _refuse(peer: Peer, request: RequestState, code: RequestErrorCode, reason: str) -> None:
+def _refuse(peer: Peer, request: RequestState, code: RequestErrorCode, reason: str) -> bool:
     served = peer.subscriptions.get(request)
     fetched = peer.fetches.get(request)
     ends = served is None and fetched is None
@@ -45,6 +49,7 @@ def _refuse(peer: Peer, request: RequestState, code: RequestErrorCode, reason: s
         served.finish(PublishDoneCode.UPDATE_FAILED, reason)
     elif fetched is not None:
         fetched.close()
+    return ends
 
 
 def _refusal(

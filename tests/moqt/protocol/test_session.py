@@ -19,6 +19,7 @@ from moqt.protocol.events import (
     UpdateReceived,
 )
 from moqt.protocol.requests import Phase, RequestState, UsedIds
+from moqt.protocol.tokens import Token
 from moqt.wire.filters import LocationFilter, RangeFilter
 from moqt.wire.framing import frame
 from moqt.wire.messages import (
@@ -1017,12 +1018,13 @@ def test_token_aliases_are_resolved_over_streams() -> None:
     assert [t.value for t in far.tokens] == [b"secret"]
     near, far = accepted(pair, Subscribe(2, TRACK, tokens(token(AliasType.USE_ALIAS, 5))))
     assert [t.value for t in far.tokens] == [b"secret"]
-    pair.client.core.requests.update(near, tokens(token(AliasType.USE_VALUE, None, b"fresh")))
+    update = pair.client.core.requests.update(near, tokens(token(AliasType.USE_ALIAS, 5)))
     pair.run()
-    assert [t.value for t in far.tokens] == [b"fresh"]
+    assert [t.value for t in far.update_tokens[update.request_id]] == [b"secret"]
     pair.client.core.requests.update(near, tokens(token(AliasType.DELETE, 5)))
     pair.run()
-    assert [t.value for t in far.tokens] == [b"fresh"]
+    assert list(far.update_tokens) == [update.request_id]
+    assert [t.value for t in far.tokens] == [b"secret"]
     assert "secret" not in repr(far.tokens)
     pair.client.ask(TrackStatus(pair.client.next_id, TRACK, tokens(token(AliasType.USE_ALIAS, 5))))
     pair.run()
@@ -1062,6 +1064,23 @@ def test_a_refused_request_still_registers_its_token() -> None:
     use = tokens(token(AliasType.USE_ALIAS, 1))
     end.feed(4, encode_message(TrackStatus(2, TRACK, use)))
     assert end.one(RequestReceived).request.tokens[0].value == b"a"
+
+
+def test_the_tokens_of_an_update_are_its_own() -> None:
+    """Section 4.2: whether they grant anything is not decided yet; the request keeps its own."""
+    pair = Pair().established()
+    given = tokens(token(AliasType.USE_VALUE, None, b"first"))
+    near, far = accepted(pair, PublishNamespace(0, (b"a",), given))
+    updates = [
+        pair.client.core.requests.update(near, tokens(token(AliasType.USE_VALUE, None, value)))
+        for value in (b"second", b"third")
+    ]
+    pair.run()
+    assert far.tokens == (Token(0, b"first"),)
+    shown = [far.update_tokens[update.request_id] for update in updates]
+    assert shown == [(Token(0, b"second"),), (Token(0, b"third"),)]
+    pair.server.core.requests.send(far, RequestOk(Parameters()))
+    assert list(far.update_tokens) == [updates[1].request_id]
 
 
 def test_a_token_that_does_not_parse_closes() -> None:

@@ -30,7 +30,12 @@ from moqt.errors import (
     TrackAborted,
 )
 from moqt.protocol.requests import Phase
-from moqt.wire.messages import Publish, SubscribeTracks
+from moqt.wire.messages import (
+    Publish,
+    PublishNamespace,
+    SubscribeNamespace,
+    SubscribeTracks,
+)
 from moqt.wire.parameters import AliasType, Parameters
 from tests.support.ends import NAME, publish, until
 from tests.support.relays import Taker, join_noted, net
@@ -358,3 +363,65 @@ async def test_a_fresh_token_keeps_a_subscription_running() -> None:
         await until(lambda: len(noted.live) == 4)
         assert not subscription.finished.done()
         subscription.cancel()
+
+
+FRESH = AuthorizationToken(AliasType.USE_VALUE, None, 5, b"fresh")
+
+
+async def test_updates_are_decided_one_by_one() -> None:
+    """R2: what comes behind an update says nothing about it."""
+    policy, track = Asked(None), Track(NAME)
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        await world.origin(relay, track)
+        session = await world.session(relay)
+        subscription = await session.subscribe(*NAME, tokens=(TOKEN,))
+        (request,) = session.driver.core.requests.open.values()
+        policy.queries.clear()
+        for parameters in (
+            Parameters(subscriber_priority=3),
+            Parameters(authorization_tokens=(FRESH,)),
+        ):
+            session.driver.core.requests.update(request, parameters)
+        session.driver.act()
+        await until(lambda: len(policy.queries) == 2)
+        assert [query.tokens[0].value for query in policy.queries] == [b"secret", b"fresh"]
+        subscription.cancel()
+
+
+async def test_a_refused_update_ends_what_it_was_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """R2: at once, and not only once the peer ends its side, which it may never do."""
+
+    class NothingFresh:
+        def decide(self, query: Query) -> Refusal | Recheck:
+            stale = all(token.value != b"fresh" for token in query.tokens)
+            return Recheck(3600) if stale else Refusal("not that")
+
+    async with net() as world:
+        relay = await world.relay(policy=NothingFresh())
+        session = await world.session(relay)
+        monkeypatch.setattr(session.driver.core.requests, "finish", lambda request: None)
+        prefix, given = NAME.namespace, Parameters(authorization_tokens=(TOKEN,))
+        ask = session.driver.ask
+        asked = [
+            await ask(lambda n: PublishNamespace(n, prefix, given)),
+            await ask(lambda n: SubscribeNamespace(n, prefix, given)),
+            await ask(lambda n: SubscribeTracks(n, prefix, given)),
+            await ask(lambda n: Publish(n, NAME, 1, given)),
+        ]
+        (peer,) = relay.peers.values()
+        assert peer.offers
+        assert peer.watched
+        assert peer.tracks
+        assert peer.published
+        for request in asked:
+            with pytest.raises(RequestRejected) as refused:
+                await session.driver.update(request, Parameters(authorization_tokens=(FRESH,)))
+            assert refused.value.code is RequestErrorCode.UNAUTHORIZED
+        assert not (peer.offers)
+        assert not (peer.watched)
+        assert not (peer.tracks)
+        assert not (peer.published)
+        assert not relay.sources.count
+        assert not relay.tracks
+        assert session.closed is None
