@@ -20,9 +20,9 @@ MAX_OCTETS = 64 << 20
 MAX_VALUES = 1 << 21
 """Values in its JSON: a million digests fill MAX_OCTETS, empty lists would be 20 million."""
 MAX_SEGMENTS = 4096
-"""Unless the caller allows fewer. A segment is one pass of a chunked prefill."""
+"""A segment is one pass of a chunked prefill."""
 MAX_BLOCKS = 1 << 20
-"""Unless the caller allows fewer: blocks of all segments."""
+"""Blocks of all segments."""
 _MAX_TRACKS = 256
 _HEX32 = re.compile(r"[0-9a-f]{64}")
 
@@ -32,7 +32,10 @@ Digests = tuple[tuple[bytes, ...], ...]
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """One segment: `blocks` blocks from the absolute block `first_block` on."""
+    """One segment: `blocks` blocks from the absolute block `first_block` on.
+
+    As a consumer reads it, `object_digests` and `block_keys` may be those of its first blocks only.
+    """
 
     segment: int
     first_block: int
@@ -100,20 +103,17 @@ class Manifest:
         return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
     @classmethod
-    def parse(
-        cls,
-        data: bytes,
-        *,
-        max_segments: int = MAX_SEGMENTS,
-        max_blocks: int = MAX_BLOCKS,
-        max_octets: int = MAX_OCTETS,
-    ) -> Manifest:
-        """The manifest in JSON octets; raises `ManifestError`. Unknown members and components are skipped."""
+    def parse(cls, data: bytes, *, within: int = MAX_BLOCKS) -> Manifest:
+        """The manifest in JSON octets; raises `ManifestError`. Unknown members and components are skipped.
+
+        Who has a prompt of `within` blocks needs no more of a longer publication: segments that begin beyond are
+        not read, and of one that goes beyond no digest or key is kept that lies there.
+        """
         document = _object(
             strictjson.loads(
                 data,
                 what="manifest",
-                max_octets=min(max_octets, MAX_OCTETS),
+                max_octets=MAX_OCTETS,
                 error=ManifestError,
                 fractions=True,
                 max_values=MAX_VALUES,
@@ -129,12 +129,14 @@ class Manifest:
             if type(compat.get(name)) is not int or compat[name] != value:
                 raise _fault(f"{name} is {value}, its compat says {shown(compat.get(name))}")
         deterministic = _boolean(document, "deterministic")
-        entries = _array(document.get("segments"), "segments", max_segments)
+        entries = _array(document.get("segments"), "segments", MAX_SEGMENTS)
         segments: list[SegmentEntry] = []
         first_block = 0
         for number, entry in enumerate(entries):
+            if first_block >= within:
+                break
             members = _object(entry, f"segment {number}")
-            segment = _parse_segment(members, number, first_block, layers, max_blocks)
+            segment = _parse_segment(members, number, first_block, layers, within)
             segments.append(segment)
             first_block += segment.blocks
         return cls(
@@ -149,7 +151,7 @@ class Manifest:
 
 
 def _parse_segment(
-    entry: dict[str, object], number: int, first_block: int, layers: int, max_blocks: int
+    entry: dict[str, object], number: int, first_block: int, layers: int, within: int
 ) -> SegmentEntry:
     if _integer(entry, "segment", 0, MAX_SEGMENTS) != number:
         raise _fault(f"expected segment {number}, got {shown(entry['segment'])}")
@@ -157,7 +159,8 @@ def _parse_segment(
         raise _fault(
             f"segment {number} must begin at block {first_block}, got {shown(entry['first_block'])}"
         )
-    blocks = _integer(entry, "blocks", 1, max_blocks - first_block)
+    blocks = _integer(entry, "blocks", 1, MAX_BLOCKS - first_block)
+    kept = min(blocks, within - first_block)
     tracks = _parse_tracks(entry.get("tracks"), number)
     digest = _digest(entry.get("block_keys_sha256"), "block_keys_sha256")
     return SegmentEntry(
@@ -167,8 +170,10 @@ def _parse_segment(
         block_keys_sha256=digest,
         tracks=tracks,
         complete=_boolean(entry, "complete"),
-        object_digests=_parse_digests(entry.get("object_digests", {}), tracks, layers, blocks),
-        block_keys=_parse_block_keys(entry, blocks, digest),
+        object_digests=_parse_digests(
+            entry.get("object_digests", {}), tracks, layers, blocks, kept
+        ),
+        block_keys=_parse_block_keys(entry, blocks, digest, kept),
     )
 
 
@@ -187,7 +192,7 @@ def _parse_tracks(value: object, number: int) -> tuple[str, ...]:
 
 
 def _parse_digests(
-    value: object, tracks: tuple[str, ...], layers: int, blocks: int
+    value: object, tracks: tuple[str, ...], layers: int, blocks: int, kept: int
 ) -> Mapping[str, Digests]:
     digests: dict[str, Digests] = {}
     for name, groups in _object(value, "object_digests").items():
@@ -198,19 +203,23 @@ def _parse_digests(
             objects = _array(group, f"a Group of {name}", blocks)
             if len(objects) != blocks:
                 raise _fault(f"a Group of {name} has {blocks} digests, it lists {len(objects)}")
-            parsed.append(tuple(_digest(item, "a digest") for item in objects))
+            parsed.append(tuple(_digest(item, "a digest") for item in objects[:kept]))
         digests[name] = tuple(parsed)
     return MappingProxyType(digests)
 
 
 def _parse_block_keys(
-    entry: dict[str, object], blocks: int, digest: bytes
+    entry: dict[str, object], blocks: int, digest: bytes, kept: int
 ) -> tuple[bytes, ...] | None:
     if "block_keys" not in entry:
         return None
     listed = _array(entry["block_keys"], "block_keys", blocks)
-    keys = tuple(_digest(key, "a block key") for key in listed)
-    if len(keys) != blocks or block_keys_digest(keys) != digest:
+    keys = tuple(_digest(key, "a block key") for key in listed[:kept])
+    try:
+        beyond = bytes.fromhex("".join(map(str, listed[kept:])))
+    except ValueError:
+        beyond = b""
+    if len(listed) != blocks or block_keys_digest([*keys, beyond]) != digest:
         raise _fault("block_keys are not those of block_keys_sha256")
     return keys
 

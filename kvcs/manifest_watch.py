@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvcs.cose import payload_of_cose
@@ -298,11 +299,18 @@ class ManifestWatch:
         self._on_change()
 
     def _read(self, octets: bytes) -> Manifest:
-        """A version that arrived. The signature is checked first, over the octets that are then parsed."""
+        """A version that arrived. The signature is checked first, over the octets that are then parsed.
+
+        What is kept of it is in proportion to the consumer's own prompt: many candidates are followed at once.
+        """
+        within = len(self._identity.block_keys)
         if not self._signed:
-            return Manifest.parse(octets)
+            manifest = Manifest.parse(octets, within=within)
+            return replace(
+                manifest, publication=None, version=None
+            )  # of any size, and looked at by nobody
         payload = payload_of_cose(octets) if self._keys is None else self._keys.open(octets)
-        manifest = Manifest.parse(payload)
+        manifest = Manifest.parse(payload, within=within)
         check_place(manifest, self.name.publication_id, self._version)
         return manifest
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -244,18 +245,65 @@ def test_every_truncation() -> None:
             Manifest.parse(text[:length])
 
 
-def test_the_callers_bounds() -> None:
-    """M2: sizes are bounded by the consumer before anything is allocated."""
-    text = FULL.encode()
-    assert Manifest.parse(text, max_segments=2, max_blocks=6, max_octets=len(text)) == FULL
-    for bounds in ({"max_segments": 1}, {"max_blocks": 5}, {"max_octets": len(text) - 1}):
-        with pytest.raises(ManifestError):
-            Manifest.parse(text, **bounds)
+@pytest.mark.parametrize("count", range(1, 8))
+def test_what_a_prompt_has_no_use_for_is_not_kept(count: int) -> None:
+    """M2, M6: segments, digests and keys that lie beyond it. What it shares is the same, and so are successors."""
+    part = Manifest.parse(FULL.encode(), within=count)
+    assert matched_blocks(part, KEYS[:count]) == matched_blocks(FULL, KEYS[:count])
+    whole = [entry for entry in FULL.segments if entry.first_block < count]
+    assert part.segments == tuple(
+        replace(
+            entry,
+            block_keys=KEYS[entry.first_block : min(entry.first_block + entry.blocks, count)],
+            object_digests={
+                name: tuple(group[: count - entry.first_block] for group in groups)
+                for name, groups in entry.object_digests.items()
+            },
+        )
+        for entry in whole
+    )
+    younger = manifest(segment(0, 0, 4, groups=2)).encode()
+    check_successor(Manifest.parse(younger, within=count), part)
+
+
+def long_manifest(blocks: int) -> bytes:
+    """One segment, listed in full."""
+    keys = tuple(hashlib.sha256(b"%d" % n).digest() for n in range(blocks))
+    entry = replace(
+        segment(0, 0, blocks),
+        block_keys_sha256=block_keys_digest(keys),
+        block_keys=keys,
+        object_digests={"k.raw.s0": (keys,)},
+    )
+    return manifest(entry).encode()
+
+
+def test_a_short_prompt_takes_little_memory() -> None:
+    """M2: as much as its own blocks need, however long the publication."""
+    taken = {}
+    for blocks in (4, 20_000):
+        octets = long_manifest(blocks)
+        tracemalloc.start()
+        kept = Manifest.parse(octets, within=3)
+        taken[blocks] = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert kept.blocks == blocks
+    assert taken[20_000] < taken[4] + 2000
+
+
+@pytest.mark.parametrize("key", ["00" * 32, "zz" * 32, "", None, ["ab"]])
+def test_keys_beyond_the_prompt_are_checked(key: object) -> None:
+    """M6: their digest is that of all of them."""
+    changed = json.loads(long_manifest(8))
+    assert Manifest.parse(json.dumps(changed).encode("ascii"), within=3).blocks == 8
+    changed["segments"][0]["block_keys"][7] = key
+    with pytest.raises(ManifestError, match="block_keys are not those"):
+        Manifest.parse(json.dumps(changed).encode("ascii"), within=3)
 
 
 def test_64_mib_at_the_most() -> None:
     with pytest.raises(ManifestError, match="at most 67108864 octets"):
-        Manifest.parse(bytes(MAX_OCTETS + 1), max_octets=1 << 40)
+        Manifest.parse(bytes(MAX_OCTETS + 1))
 
 
 def test_two_million_values_at_the_most() -> None:

@@ -192,6 +192,28 @@ async def test_a_manifest_that_does_not_fit_discards_the_publication(name: str) 
         assert watch.current is None
 
 
+async def test_no_more_is_kept_than_the_prompt_needs() -> None:
+    """M2, M6: of a longer publication, and of members that only signed manifests have."""
+    short = Identity.derive(SCOPE_KEY, CACHE.descriptor, CACHE.tokens[:8])
+    async with watched() as w:
+        alter = altered(lambda d: d.update(publication=["x"] * 1000, version={}))
+        octets = alter(w.publication.manifest().encode())
+
+        def act(play: Play) -> None:
+            play.accept(None)
+            play.manifest(0, octets)
+
+        w.origin.on(Subscribe, MANIFEST, act)
+        watch = await w.watch(short)
+        assert watch.current is not None
+        assert watch.matched == 2
+        (entry,) = watch.current.segments
+        assert entry.blocks == 4
+        assert entry.block_keys == short.block_keys
+        assert [len(group) for group in entry.object_digests["k.raw.s0"]] == [2, 2]
+        assert (watch.current.publication, watch.current.version) == (None, None)
+
+
 async def test_literal_ids_do_not_excuse_other_sizes() -> None:
     """M7, M2: with IDs computed elsewhere the sizes are compared all the same."""
     profile = LiteralProfile(

@@ -25,6 +25,7 @@ from kvcs.errors import (
 )
 from kvcs.manifest import Manifest
 from kvcs.naming import MANIFEST, MANIFEST_COSE
+from kvcs.payload import Component
 from kvcs.prefill import Prefill
 from kvcs.producer_keys import Algorithm, PublicKey, generate
 from kvcs.publication import Publication
@@ -92,6 +93,30 @@ def versions(publication: Publication) -> list[bytes]:
     """The octets of every version."""
     groups = publication.tracks[0].groups.values()
     return [bytes(group.objects[0].read()) for group in groups]
+
+
+@pytest.mark.parametrize("tokens", [16, 20, 28])
+async def test_a_longer_publication_serves_a_shorter_prompt(tokens: int) -> None:
+    """M2, M6, M9: while it is produced, wherever in its segments the prompt ends."""
+    long, prompt = Cache(CACHE.descriptor, 32), Cache(CACHE.descriptor, tokens)
+    async with world() as joined:
+        publication = joined.publisher.publish(long.identity, 4, signer=SIGNER)
+        long.put(publication.segments[0], [0])
+        target = Target(prompt)
+        retrieval = await start(joined, target, wait=9.0)
+        await until(lambda: retrieval.assembly.objects == 8)
+        long.put(publication.segments[0], range(1, 4))
+        for blocks in (2, 2):
+            long.put(publication.append(blocks))
+        async with asyncio.timeout(PATIENCE):
+            report = await retrieval.finish()
+        assert report.blocks == tokens // 4
+        assert report.discarded == 0
+        assert all(
+            array.tobytes() == long.part(component, layer, 0, tokens)
+            for component, arrays in ((Component.K, target.k), (Component.V, target.v))
+            for layer, array in enumerate(arrays)
+        )
 
 
 def test_what_is_published() -> None:

@@ -52,6 +52,9 @@ def manifest_json(data: bytes) -> None:
     assert sum(entry.blocks for entry in found.segments) == found.blocks
     matched = matched_blocks(found, KEYS)
     assert 0 <= matched <= len(KEYS)
+    part = Manifest.parse(data, within=3)
+    assert matched_blocks(part, KEYS[:3]) == matched_blocks(found, KEYS[:3])
+    check_successor(part, part)
     try:
         octets = found.encode()
     except UnicodeEncodeError:
