@@ -12,7 +12,7 @@ from pathlib import PurePath
 from moqt.auth import Action, Policy, Query, Recheck, Refusal, Token
 from moqt.connection import Driver
 from moqt.errors import RequestErrorCode
-from moqt.model import TrackNamespace
+from moqt.model import FullTrackName, TrackNamespace
 from moqt.protocol.requests import Phase, RequestState
 from moqt.wire.messages import (
     Fetch,
@@ -57,9 +57,14 @@ class Authority:
         self._timers: dict[Driver, dict[RequestState, asyncio.TimerHandle]] = {}
 
     def admit(self, driver: Driver, request: RequestState) -> Refusal | None:
-        """Why a request is not granted, or not any longer, or None."""
+        """Why a request is not granted, or None."""
         decision = self._decide(driver, request, _action(request), request.tokens)
         return self._settle(driver, request, decision)
+
+    def may_have(self, driver: Driver, name: FullTrackName, tokens: tuple[Token, ...]) -> bool:
+        """Whether a SUBSCRIBE to a track would be granted."""
+        decision = self._ask(driver, Action.SUBSCRIBE, Action.SUBSCRIBE, name, tokens)
+        return not isinstance(decision, Refusal)
 
     def update(
         self, driver: Driver, request: RequestState, message: RequestUpdate
@@ -97,13 +102,23 @@ class Authority:
     def _decide(
         self, driver: Driver, request: RequestState, action: Action, tokens: tuple[Token, ...]
     ) -> Refusal | Recheck | None:
-        namespace, track = _subject(request.message)
+        return self._ask(driver, action, _action(request), _subject(request.message), tokens)
+
+    def _ask(
+        self,
+        driver: Driver,
+        action: Action,
+        of: Action,
+        subject: tuple[TrackNamespace, bytes | None],
+        tokens: tuple[Token, ...],
+    ) -> Refusal | Recheck | None:
+        namespace, track = subject
         query = Query(
             action=action,
             namespace=namespace,
             track=track,
             tokens=(*tokens, *driver.core.peer_tokens),
-            of=_action(request),
+            of=of,
             certificate=driver.peer_certificate,
         )
         try:
@@ -123,7 +138,7 @@ class Authority:
             if len(timers) >= driver.config.max_requests + _MAX_ENDED:
                 self._clear(driver, timers)
             timers[request] = asyncio.get_running_loop().call_later(
-                decision.after, self._again, driver, request
+                decision.after, self.look_again, driver, request
             )
         return None
 
@@ -131,7 +146,8 @@ class Authority:
         for request in [one for one in timers if one.phase is Phase.ENDED]:
             self.forget(driver, request)
 
-    def _again(self, driver: Driver, request: RequestState) -> None:
+    def look_again(self, driver: Driver, request: RequestState) -> None:
+        """Ends a request that is not granted, or not any longer."""
         self.forget(driver, request)
         if request.phase is Phase.ENDED or driver.closed.done():
             return

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Protocol
 
 from moqt.config import RelayConfig
 from moqt.connection import Driver
-from moqt.errors import MoqtError, RequestErrorCode, RequestRejected
+from moqt.errors import MoqtError, PublishDoneCode, RequestErrorCode, RequestRejected
 from moqt.model import FullTrackName, TrackNamespace, namespace_matches
 from moqt.protocol.requests import Phase, RequestState
 from moqt.relay.serving import ServedSubscription
@@ -28,6 +29,19 @@ from moqt.wire.messages import (
 )
 
 
+class Led(Protocol):
+    """A PUBLISH of ours that a SUBSCRIBE_TRACKS has led to."""
+
+    def left(self) -> None:
+        """Nobody asks for it any more."""
+
+    def revoke(self, code: PublishDoneCode, reason: str) -> None:
+        """What asked for it is not granted any more."""
+
+    def renew(self) -> None:
+        """What asked for it is granted by other tokens."""
+
+
 @dataclass(eq=False, slots=True)
 class Peer:
     """One session, with a relay on the other side or an end."""
@@ -43,6 +57,8 @@ class Peer:
     """Prefixes of SUBSCRIBE_NAMESPACE."""
     tracks: dict[RequestState, TrackNamespace] = field(default_factory=dict)
     """Prefixes of SUBSCRIBE_TRACKS."""
+    led: dict[RequestState, set[Led]] = field(default_factory=dict)
+    """What each of them has led to."""
     offers: dict[RequestState, TrackNamespace] = field(default_factory=dict)
     """Namespaces of PUBLISH_NAMESPACE."""
     published: dict[RequestState, tuple[RelayTrack, Upstream]] = field(default_factory=dict)
@@ -128,6 +144,8 @@ class Peer:
             served.close()
         self.watched.pop(request, None)
         self.tracks.pop(request, None)
+        for offer in self.led.pop(request, ()):
+            offer.left()
         self.trailing.discard(request)
 
     def close(self, error: MoqtError) -> None:

@@ -76,7 +76,7 @@ class Relay:
         self.links: list[Link] = []
         self.servers: list[Server] = []
         self._policy = policy
-        self._authority = Authority(policy or AllowAll(), self._revoke)
+        self.authority = Authority(policy or AllowAll(), self._revoke)
         self._settings = config or Config()
         self.max_object_size = self._settings.session.max_object_size
         self._backend = backend
@@ -321,7 +321,7 @@ class Relay:
 
     def request_received(self, driver: Driver, request: RequestState) -> None:
         if not self._peer(driver).vouches_for(request):
-            refusal = self._authority.admit(driver, request)
+            refusal = self.authority.admit(driver, request)
             if refusal is not None:
                 refuse(driver, request, refusal.code, refusal.reason, retry=refusal.retry)
                 return
@@ -338,10 +338,13 @@ class Relay:
             return  # it ended while this was on its way here
         peer = self._peer(driver)
         vouched = peer.vouches_for(request)
-        refusal = None if vouched else self._authority.update(driver, request, message)
+        refusal = None if vouched else self.authority.update(driver, request, message)
         if update(peer, request, message, fault, refusal):
             # Its stream is not cut off: that would overtake the refusal.
             self._ended(driver, request, TrackAborted(PublishDoneCode.INTERNAL_ERROR, GONE))
+        elif message.parameters.authorization_tokens:
+            for offer in tuple(peer.led.get(request, ())):
+                offer.renew()
 
     def message_received(self, driver: Driver, request: RequestState, message: Message) -> None:
         published = self._peer(driver).published.get(request)
@@ -353,7 +356,7 @@ class Relay:
 
     def _ended(self, driver: Driver, request: RequestState, error: MoqtError) -> None:
         """A request is over; with `error` where it was a PUBLISH."""
-        self._authority.forget(driver, request)
+        self.authority.forget(driver, request)
         peer = self._peer(driver)
         prefix, tracks = peer.watched.get(request), peer.tracks.get(request)
         peer.leave(request)
@@ -374,7 +377,7 @@ class Relay:
             link.unwant(prefix)
 
     def session_closed(self, driver: Driver) -> None:
-        self._authority.session_closed(driver)
+        self.authority.session_closed(driver)
         peer = self.peers.pop(driver, None)
         holds = self._holds.pop(driver, None)
         if holds is not None:

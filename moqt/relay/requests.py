@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Protocol
 
-from moqt.config import RelayConfig
 from moqt.connection import Driver
 from moqt.errors import (
     DeadlineExceeded,
@@ -18,15 +16,15 @@ from moqt.errors import (
 from moqt.model import (
     MAX_VI64,
     FullTrackName,
-    Properties,
     TrackNamespace,
     namespace_matches,
 )
 from moqt.protocol.requests import Phase, RequestState
 from moqt.publisher import refuse
 from moqt.relay.locations import after
+from moqt.relay.offers import Offer, OfferOffice, serve, track_properties
 from moqt.relay.peers import Peer
-from moqt.relay.serving import ServedSubscription, fetch
+from moqt.relay.serving import fetch
 from moqt.relay.sources import Sources
 from moqt.relay.track import RelayTrack
 from moqt.served import too_many_ranges
@@ -35,10 +33,8 @@ from moqt.wire.filters import LocationFilter
 from moqt.wire.messages import (
     Fetch,
     FetchOk,
-    Message,
     Publish,
     PublishNamespace,
-    PublishSkipped,
     RequestOk,
     Subscribe,
     SubscribeNamespace,
@@ -66,10 +62,9 @@ _PASSED_ON = frozenset(
 """Codes of an upstream's refusal that mean the same downstream."""
 
 
-class Office(Protocol):
+class Office(OfferOffice, Protocol):
     """What answers need of the relay."""
 
-    config: RelayConfig
     sources: Sources
     tracks: dict[FullTrackName, RelayTrack]
     peers: dict[Driver, Peer]
@@ -82,9 +77,6 @@ class Office(Protocol):
 
     def watch(self, prefix: TrackNamespace) -> None:
         """Somebody wants to hear of namespaces under a prefix."""
-
-    def pending(self, peer: Peer, served: ServedSubscription, octets: int) -> None:
-        """More waits for a session, or less."""
 
 
 class Answers:
@@ -166,9 +158,9 @@ class Answers:
             timeout = message.parameters.rendezvous_timeout or 0
             await self._rendezvous(track, timeout / 1000, peer.driver)
         if request.phase is Phase.PENDING:
-            served = self._served(peer, request, message.parameters, track)
+            served = serve(self._office, peer, request, message.parameters, track)
             answer = Parameters(largest_object=track.cached.largest)
-            properties = _properties(track, message.parameters)
+            properties = track_properties(track, message.parameters)
             peer.driver.send(request, SubscribeOk(served.alias, answer, properties))
             served.begin()
 
@@ -194,21 +186,6 @@ class Answers:
         except TimeoutError:
             raise RequestRejected(RequestErrorCode.TIMEOUT, "no publisher came") from None
 
-    def _served(
-        self, peer: Peer, request: RequestState, parameters: Parameters, track: RelayTrack
-    ) -> ServedSubscription:
-        served = ServedSubscription(
-            peer.driver,
-            request,
-            parameters,
-            track,
-            next(peer.aliases),
-            on_end=peer.drop,
-            on_pending=lambda served, octets: self._office.pending(peer, served, octets),
-        )
-        peer.subscriptions[request] = served
-        return served
-
     # FETCH and TRACK_STATUS
 
     async def _fetch(
@@ -225,7 +202,7 @@ class Answers:
                 return
         following = after(told)
         is_last = following is None or track.cached.absent.first_outside(following) is None
-        properties = _properties(track, message.parameters)
+        properties = track_properties(track, message.parameters)
         peer.driver.send(request, FetchOk(is_last, told, Parameters(), properties))
         served = fetch(peer.driver, request, track, (start, end), peer.drop)
         peer.fetches[request] = served
@@ -236,7 +213,7 @@ class Answers:
     ) -> None:
         if not track.is_known:
             await self._ask_status(track, peer.driver)
-        properties = _properties(track, message.parameters)
+        properties = track_properties(track, message.parameters)
         answer = RequestOk(Parameters(largest_object=track.cached.largest), properties)
         peer.driver.send(request, answer, fin=True)
 
@@ -292,85 +269,11 @@ class Answers:
                 self._offer(peer, request, track)
 
     def _offer(self, peer: Peer, asked: RequestState, track: RelayTrack) -> None:
-        """PUBLISHes a track that others publish, unless the session asks for it by itself."""
+        """PUBLISHes a track that others publish, unless the session asks for it by itself or may not have it."""
         others = [u for d, u in track.upstreams.items() if u.offered and d is not peer.driver]
         mine = [r.message for r in (*peer.tasks, *peer.subscriptions)]
         wants = any(isinstance(m, Subscribe | Publish) and m.track == track.name for m in mine)
-        if others and not wants:
-            peer.driver.spawn(_Offer(self, peer, asked, track).run())
-
-    def serve_offer(
-        self, peer: Peer, request: RequestState, parameters: Parameters, track: RelayTrack
-    ) -> ServedSubscription:
-        """The subscription that a PUBLISH of ours makes."""
-        served = self._served(peer, request, parameters, track)
-        assert isinstance(request.message, Publish)
-        served.alias = request.message.track_alias
-        return served
-
-
-class _Offer:
-    """A PUBLISH that a SUBSCRIBE_TRACKS asked for. Hears of it as its owner."""
-
-    def __init__(
-        self, answers: Answers, peer: Peer, asked: RequestState, track: RelayTrack
-    ) -> None:
-        self._answers = answers
-        self._peer = peer
-        self._asked = asked
-        self._track = track
-        self._alias = next(peer.aliases)
-        self._served: ServedSubscription | None = None
-        given = asked.message.parameters
-        self._parameters = replace(
-            given, location_filter=given.location_filter or LocationFilter.next_object()
-        )
-
-    async def run(self) -> None:
-        """Sends it, or PUBLISH_SKIPPED where that cannot be done."""
-        with self._track.hold():
-            try:
-                await self._peer.driver.ask(self._build, owner=self)
-            except DeadlineExceeded:
-                namespace, name = self._track.name
-                assert isinstance(self._asked.message, SubscribeTracks)
-                suffix = namespace[len(self._asked.message.prefix) :]
-                if self._asked in self._peer.tracks and self._served is None:
-                    self._peer.driver.send(self._asked, PublishSkipped(suffix, name))
-                self._close()
-            except MoqtError:
-                self._close()
-
-    def _build(self, request_id: int) -> Publish:
-        given, track = self._parameters, self._track
-        parameters = Parameters(
-            largest_object=track.cached.largest,
-            forward=given.forward,
-            subscriber_priority=given.subscriber_priority,
-            location_filter=given.location_filter,
-            group_order=given.group_order or track.cached.default_group_order,
-        )
-        properties = _properties(track, given)
-        return Publish(request_id, track.name, self._alias, parameters, properties)
-
-    def request_opened(self, request: RequestState) -> None:
-        """Objects may flow at once."""
-        request.tokens = self._asked.tokens  # what the peer says of it later is authorised by them
-        self._served = self._answers.serve_offer(self._peer, request, self._parameters, self._track)
-        self._served.begin()
-
-    def message_received(self, message: Message) -> None:
-        """Only updates come, and they go another way."""
-
-    def request_ended(self, error: MoqtError | None) -> None:
-        """The subscriber does not want it, or no longer."""
-        self._close()
-
-    def _close(self) -> None:
-        if self._served is not None:
-            self._peer.leave(self._served.request)
-
-
-def _properties(track: RelayTrack, asked: Parameters) -> Properties:
-    known = track.cached.properties or ()
-    return () if asked.include_properties is False else known
+        if not others or wants:
+            return
+        if self._office.authority.may_have(peer.driver, track.name, asked.tokens):
+            Offer(self._office, peer, asked, track).begin()

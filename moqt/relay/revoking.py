@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from moqt.auth import Refusal
 from moqt.errors import PublishDoneCode, RequestErrorCode, StreamErrorCode
-from moqt.model import namespace_matches
 from moqt.protocol.requests import Phase, RequestState
 from moqt.publisher import refuse
 from moqt.relay.peers import Peer
-from moqt.wire.messages import Publish
 
 
 def revoke(peer: Peer, request: RequestState, refusal: Refusal) -> bool:
@@ -18,32 +16,22 @@ def revoke(peer: Peer, request: RequestState, refusal: Refusal) -> bool:
     """
     expired = refusal.code is RequestErrorCode.EXPIRED_AUTH_TOKEN
     code = PublishDoneCode.EXPIRED if expired else PublishDoneCode.UNAUTHORIZED
+    subscription, fetch = peer.subscriptions.get(request), peer.fetches.get(request)
+    if subscription is not None:
+        subscription.revoke(code, refusal.reason)
+        return False
     if request.phase is Phase.PENDING:
         task = peer.tasks.pop(request, None)
         if task is not None:
             task.cancel()
         refuse(peer.driver, request, refusal.code, refusal.reason, retry=refusal.retry)
         return False
-    subscription, fetch = peer.subscriptions.get(request), peer.fetches.get(request)
-    if subscription is not None:
-        subscription.revoke(code, refusal.reason)
-        return False
     if fetch is not None:
         fetch.close(StreamErrorCode.EXPIRED_AUTH_TOKEN)
         return False
     if request in peer.trailing:
         return False
-    _end_offers(peer, request, code, refusal.reason)
+    for offer in tuple(peer.led.get(request, ())):
+        offer.revoke(code, refusal.reason)
     peer.driver.cancel(request, StreamErrorCode.EXPIRED_AUTH_TOKEN)
     return True
-
-
-def _end_offers(peer: Peer, asked: RequestState, code: PublishDoneCode, reason: str) -> None:
-    """Ends what a SUBSCRIBE_TRACKS has led to."""
-    prefix = peer.tracks.get(asked)
-    if prefix is None:
-        return
-    for request, served in tuple(peer.subscriptions.items()):
-        message = request.message
-        if isinstance(message, Publish) and namespace_matches(prefix, message.track.namespace):
-            served.revoke(code, reason)
