@@ -125,7 +125,7 @@ class RelayConfig:
     """How far an upstream fetch may run ahead of the fastest of those it is made for. It is cancelled there, and
     asked for again when they have come that far: what nobody reads soon would push out what somebody does."""
     stall_timeout: float = 10.0
-    """Silence after which an upstream fetch is given up."""
+    """Silence of its session after which an upstream fetch is given up, unless it is for want of our credit."""
     live_grace: float = 0.1
     """How long a hole beyond where the subscription began is left to it before it is fetched: what is under way
     would cross twice. Five times as long while a stream of that Group is open."""

@@ -166,7 +166,6 @@ class UpstreamFetch:
         self._track = track
         self._config = config
         self._fetch: Fetch | None = None
-        self._progress = 0
         self._grown = 0
         self._promised: Location | None = None
         """Where it ends when it is made of many."""
@@ -190,14 +189,12 @@ class UpstreamFetch:
         return FetchSink(self._track, self)
 
     def received(self, octets: int) -> None:
-        self._progress += 1
         self._grown += octets
         if self._grown > self._config.fetch_ahead // 4:
             self._grown = 0
             self._track.fetch_grew(self)
 
     def missing(self, first: Location, last: Location) -> None:
-        self._progress += 1
         self._track.missing(first, last)
 
     def fault(self, error: RemoteError, code: StreamErrorCode) -> None:
@@ -300,7 +297,7 @@ class UpstreamFetch:
                 )
             )
             self._accepted(fetch)
-            await self._wait(fetch)
+            await self._wait(fetch, source.driver)
         finally:
             self._fetch = None
             if not fetch.finished.done():
@@ -325,14 +322,15 @@ class UpstreamFetch:
         if not self.known.done():
             self.known.set_result(None)
 
-    async def _wait(self, fetch: Fetch) -> None:
-        seen = -1
-        while seen != self._progress:
-            seen = self._progress
+    async def _wait(self, fetch: Fetch, driver: Driver) -> None:
+        """Silence is the whole session's: what is more urgent comes first, and without credit nothing comes."""
+        while True:
+            before = driver.core.data.taken
             done, _ = await asyncio.wait({fetch.finished}, timeout=self._config.stall_timeout)
             if done:
                 return
-        raise DeadlineExceeded("the upstream fetch stands still")
+            if driver.core.data.taken == before and not driver.held:
+                raise DeadlineExceeded("the upstream fetch stands still")
 
     def _settle(self, fetch: Fetch, last: Location | None) -> None:
         """FIN: what did not come up to the end does not exist."""
