@@ -89,6 +89,7 @@ class Driver:
         self._receiving = False
         """The core is taking octets in: what its sinks ask for waits until it has."""
         self._dispatching = False
+        self._given_up = False
 
     def start(self) -> None:
         """Sends SETUP, once. Requests may follow at once."""
@@ -246,8 +247,11 @@ class Driver:
         self._give_credit()
         if actions:
             self.transport.flush()
-            if self.transport.unsent() > self.config.max_backlog:
-                self.close(SessionErrorCode.INTERNAL_ERROR, "the peer does not read its answers")
+            if self.transport.unsent() > self.config.max_backlog and not self._given_up:
+                # Not at once: the end undoes only what whoever sends this has put down by then.
+                self._given_up = True
+                why = SessionErrorCode.INTERNAL_ERROR, "the peer does not read its answers"
+                asyncio.get_running_loop().call_soon(self.close, *why)
 
     def _dispatch(self, event: Event) -> None:
         match event:

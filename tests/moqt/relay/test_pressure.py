@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from moqt import Config, Location, RelayConfig, SessionConfig, Track, TransportConfig
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from moqt import Config, Location, RelayConfig, Session, SessionConfig, Track, TransportConfig
 from moqt.errors import PublishDoneCode, TrackAborted
 from moqt.wire.messages import Fetch
-from tests.support.ends import NAME, content, grid, publish, quiet, until
+from tests.support.ends import ALL, NAME, NEXT, content, grid, publish, quiet, until
 from tests.support.relays import Noted, ended, join_noted, net
 
 KIB = 1 << 10
@@ -208,3 +214,34 @@ async def test_a_fast_source_waits_for_its_fastest_subscriber() -> None:
         assert all(holds.octets == 0 for holds in relay._holds.values())
         source = next(peer.driver for peer in relay.peers.values() if peer.offers)
         assert source.held == 0
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda session: session.subscribe(*NAME, location=NEXT, fill=ALL),
+        lambda session: session.fetch(*NAME),
+        lambda session: session.publish_namespace((b"kv", b"unread")),
+        lambda session: session.subscribe_namespace((b"kv",)),
+    ],
+    ids=["subscribe", "fetch", "publish_namespace", "subscribe_namespace"],
+)
+async def test_nothing_is_left_of_a_request_whose_answer_ends_the_session(
+    ask: Callable[[Session], Awaitable[Any]],
+) -> None:
+    async with net() as world:
+        relay = await world.relay()
+        track = Track(NAME)
+        publish(track, range(3))
+        await world.origin(relay, track)
+        session = await world.session(relay)
+        network = world.networks[session]
+        driver = next(driver for driver in relay.peers if driver.transport is network.server)
+        network.stall(network.server)
+        driver.config = SessionConfig(max_backlog=0)  # it does not read, and has the least to read
+        asking = asyncio.ensure_future(ask(session))
+        await until(driver.closed.done)
+        asking.cancel()
+        await until(lambda: not relay.tracks)
+        assert relay.sources.published() == [NAME.namespace]
+        assert not relay.sources._watchers
