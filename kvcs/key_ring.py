@@ -28,7 +28,7 @@ from pathlib import Path
 from kvcs import strictjson
 from kvcs.errors import UsageError
 from kvcs.payload import Discard, DiscardReason
-from kvcs.reading import read_up_to
+from kvcs.reading import read_up_to, unreadable
 from kvcs.secure_objects import LEAST_KEY_ID, Suite
 from kvcs.strictjson import shown
 
@@ -163,7 +163,7 @@ def load_keys(path: Path, apart_from: bytes = b"") -> list[RingKey]:
     try:
         data = read_up_to(path, MAX_OCTETS + 1)
     except OSError as fault:
-        raise UsageError(f"key ring: cannot read {path}: {fault.strerror}") from None
+        raise unreadable("key ring", path, fault, "--encrypt or --decrypt") from None
     try:
         keys = parse_keys(data)
     except UsageError as fault:

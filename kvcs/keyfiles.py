@@ -24,7 +24,7 @@ from kvcs.errors import UsageError
 from kvcs.keyfaults import KEY_FAULTS
 from kvcs.keysets import cose_keys, is_private, jwk_keys, private_of, public_of
 from kvcs.producer_keys import PrivateKey, PublicKey, private_key, public_key
-from kvcs.reading import read_up_to
+from kvcs.reading import read_up_to, unreadable
 
 MAX_OCTETS = 1 << 20
 MAX_KEYS = 1000
@@ -44,7 +44,7 @@ def load_public_keys(paths: Sequence[Path], key_id: bytes | None = None) -> list
 
 
 def _public_keys(path: Path, key_id: bytes | None) -> list[PublicKey]:
-    data = read(path)
+    data = read(path, "--require-signature")
     try:
         if blocks := pem_blocks(data):
             keys = [pem_public(label, block, key_id) for label, block in blocks]
@@ -64,7 +64,7 @@ def _public_keys(path: Path, key_id: bytes | None) -> list[PublicKey]:
 
 def load_private_key(path: Path, key_id: bytes | None = None) -> PrivateKey:
     """The private key in a file. `key_id` is its identifier where the file, such as PEM, tells none."""
-    data = read(path)
+    data = read(path, "--sign")
     try:
         if blocks := pem_blocks(data):
             keys = [
@@ -82,12 +82,12 @@ def load_private_key(path: Path, key_id: bytes | None = None) -> PrivateKey:
     return keys[0]
 
 
-def read(path: Path) -> bytes:
-    """A file of keys; raises UsageError."""
+def read(path: Path, given: str) -> bytes:
+    """A file of keys, named with `given`; raises UsageError."""
     try:
         data = read_up_to(path, MAX_OCTETS + 1)
     except OSError as fault:
-        raise UsageError(f"key: cannot read {path}: {fault.strerror}") from None
+        raise unreadable("key", path, fault, given) from None
     if len(data) > MAX_OCTETS:
         raise UsageError(f"key: {path} has more than {MAX_OCTETS} octets")
     return data

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from kvcs.errors import UsageError
-from kvcs.reading import read_up_to
+from kvcs.reading import read_up_to, unreadable
 
 _HEX = re.compile(rb"(?:[0-9A-Fa-f]{2}){16,64}")
 _LONGEST = 130
@@ -41,5 +41,5 @@ def load_scope_key(path: Path) -> ScopeKey:
     try:
         data = read_up_to(path, _LONGEST + 1)
     except OSError as fault:
-        raise UsageError(f"scope key: cannot read {path}: {fault.strerror}") from None
+        raise unreadable("scope key", path, fault, "--scope-key or KVCS_SCOPE_KEY") from None
     return ScopeKey.from_bytes(data)

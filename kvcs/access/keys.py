@@ -85,7 +85,7 @@ def load_ring(paths: Sequence[Path]) -> KeyRing:
 
 
 def _checking_keys(path: Path) -> list[CheckingKey]:
-    data = read(path)
+    data = read(path, "--auth-keys")
     try:
         if blocks := pem_blocks(data):
             keys: list[CheckingKey] = [pem_public(label, block, None) for label, block in blocks]
@@ -110,7 +110,7 @@ def _checking_key(key: Members, *, skip: bool) -> CheckingKey | None:
 
 def load_sealing_key(path: Path) -> SealingKey:
     """The key that tokens are made with; raises UsageError unless there is exactly one."""
-    data = read(path)
+    data = read(path, "--key")
     try:
         keys: list[SealingKey]
         if blocks := pem_blocks(data):

@@ -13,7 +13,7 @@ from kvcs.access.policy import CAT
 from kvcs.envelope import MAX_WRAPPING
 from kvcs.errors import UsageError
 from kvcs.keyfiles import write_new
-from kvcs.reading import read_up_to
+from kvcs.reading import read_up_to, unreadable
 from moqt import Token
 
 _log = logging.getLogger(__name__)
@@ -40,14 +40,14 @@ def token_octets(data: bytes) -> bytes | None:
     return octets if octets[:1] and octets[0] in _FIRST else None
 
 
-def load_token(path: Path) -> bytes:
-    """The token in a file. Raises UsageError, which quotes a path that is one, and no token given in its place."""
+def load_token(path: Path, given: str = "--auth-token or KVCS_AUTH_TOKEN") -> bytes:
+    """The token in a file. Raises UsageError, which quotes nothing that may be a token, `given` in its place."""
     if token_octets(str(path).encode("utf-8", "surrogateescape")) is not None:
         raise UsageError("auth token: give the name of a file, not the token itself")
     try:
         data = read_up_to(path, _LONGEST + 1)
     except OSError as fault:
-        raise UsageError(f"auth token: cannot read {path}: {fault.strerror}") from None
+        raise unreadable("auth token", path, fault, given) from None
     octets = token_octets(data) if len(data) <= _LONGEST else None
     if octets is None:
         raise UsageError(f"auth token: {path} holds no token: expected one line of base64url")

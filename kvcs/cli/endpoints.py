@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from kvcs import certs
 from kvcs.errors import UsageError
 from kvcs.keyfaults import CERTIFICATE_FAULTS, KEY_FAULTS
-from kvcs.reading import read_up_to
+from kvcs.reading import read_up_to, unreadable
 from moqt import ClientTls, ServerTls, is_loopback, parse_url
 from moqt.errors import ConnectError, LocalError
 
@@ -125,7 +125,7 @@ def _read(what: str, path: Path) -> bytes:
     try:
         data = read_up_to(path, MAX_PEM + 1)
     except OSError as fault:
-        raise UsageError(f"{what}: cannot read {path}: {fault.strerror}") from None
+        raise unreadable(what, path, fault, f"--{what}") from None
     if len(data) > MAX_PEM:
         raise UsageError(f"{what}: {path} has more than {MAX_PEM} octets")
     return data

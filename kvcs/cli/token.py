@@ -146,7 +146,7 @@ def make_command(
 @inputs.json_option
 def show_command(*, file: Path, as_json: bool) -> int:
     """Show what the token in FILE says. Its seal is not checked."""
-    facts = token_facts.read(load_token(file))
+    facts = token_facts.read(load_token(file, "FILE"))
     token_facts.show(facts, as_json=as_json)
     return 0
 
@@ -210,7 +210,7 @@ def check_command(
     asked = None
     if action is not None:
         asked = token_facts.question(_ACTIONS[action], scope, fields, track)
-    verdict = token_facts.check(policy, load_token(file), asked, scope)
+    verdict = token_facts.check(policy, load_token(file, "FILE"), asked, scope)
     token_facts.show(verdict.facts, as_json=as_json)
     if verdict.reason is not None:
         raise TokenError(f"token: {verdict.reason}")

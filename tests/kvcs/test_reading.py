@@ -16,7 +16,7 @@ from kvcs.cli.main import main
 from kvcs.errors import UsageError
 from kvcs.key_ring import load_keys
 from kvcs.keyfiles import load_private_key
-from kvcs.reading import read_up_to
+from kvcs.reading import read_up_to, unreadable
 from kvcs.scopekey import load_scope_key
 
 
@@ -70,3 +70,16 @@ def test_settings_in_such_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert find_config(str(tmp_path / "pipe")) == tmp_path / "pipe"
     assert main(["--config", str(tmp_path / "pipe"), "inspect", "x"]) == 2
     assert "a pipe that nobody writes to" in capsys.readouterr().err
+
+
+def test_a_name_that_no_file_has_is_not_repeated(tmp_path: Path) -> None:
+    """It may be the secret; one that a file has is none, and which it is helps."""
+    why = OSError(13, "Permission denied")
+    there, absent = tmp_path / "there", tmp_path / "absent"
+    there.write_bytes(b"x")
+    told = str(unreadable("key", there, why, "--sign"))
+    assert told == f"key: cannot read {there}: Permission denied"
+    for path in (absent, Path("x" * 5000)):
+        told = str(unreadable("key", path, why, "--sign"))
+        assert told.startswith("key: cannot read what --sign names: Permission denied; ")
+        assert path.name not in told

@@ -17,7 +17,6 @@ import pytest
 from kvcs.access.keys import load_sealing_key
 from kvcs.access.tokenfile import load_token, write_token
 from kvcs.cli.main import main
-from kvcs.keyfiles import read
 from tests.support.cli import Files, Out, Outcome, Program, kvcs, program
 from tests.support.tokens import make
 
@@ -37,7 +36,7 @@ class Desk:
         """A new shared key's file."""
         path = self.path(name)
         assert main(["keygen", "--alg", "HS256", "--output", str(path)]) == 0
-        self.secrets.append(json.loads(read(path))["k"])
+        self.secrets.append(json.loads(path.read_bytes())["k"])
         key = load_sealing_key(path)
         self.secrets.append(key.octets.hex())  # type: ignore[union-attr]
         return str(path)

@@ -170,7 +170,7 @@ def test_the_compact_form_is_behind_its_option(keys: Path, capsys: Out) -> None:
     ("args", "why"),
     [
         (["make"], "--key"),
-        (["make", "--key", "none", "--scope", HEX], "cannot read none"),
+        (["make", "--key", "none", "--scope", HEX], "cannot read what --key names"),
         (["make", "--key", "shared.jwk"], "at least one scope"),
         (["make", "--key", "shared.jwk", "--scope", "00"], "expected 32 hex digits"),
         (["make", "--key", "shared.jwk", "--scope", "x"], "expected hex digits"),
@@ -179,7 +179,7 @@ def test_the_compact_form_is_behind_its_option(keys: Path, capsys: Out) -> None:
         (["make", "--key", "shared.jwk", "--scope", HEX, "--expires", "1y"], "30m, 12h or 7d"),
         (["make", "--key", "pair.pem.pub", "--scope", HEX], "expected one private or shared key"),
         (["make", "--key", "shared.jwk", "--scope", HEX, "--output", "pair.pem"], "exists"),
-        (["show", "none"], "cannot read none"),
+        (["show", "none"], "cannot read what FILE names"),
         (["show", "pair.pem"], "holds no token"),
         (["check", "shared.jwk"], "--auth-keys"),
         (["check", "shared.jwk", "--auth-keys", "pair.pem"], "private key"),
