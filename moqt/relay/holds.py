@@ -31,7 +31,12 @@ class Holds:
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, cached: CachedObject) -> None:
-        """Gives no credit for an Object until one stream has sent it."""
+        """Gives no credit for an Object until one stream has sent it.
+
+        It waits for one source only: what another one brings of it takes no room, and is not held.
+        """
+        if cached.on_taken is not None:
+            return
         loop = asyncio.get_running_loop()
         octets = cached.received
         self.octets += octets
