@@ -7,7 +7,7 @@ hold for a limited time only, so that a subscriber that stands still holds nobod
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from typing import NamedTuple
 
 from moqt.connection import Driver
@@ -15,7 +15,6 @@ from moqt.relay.cached import CachedObject
 
 
 class _Held(NamedTuple):
-    cached: CachedObject
     octets: int
     until: float
 
@@ -27,7 +26,8 @@ class Holds:
         self.octets = 0
         self._driver = driver
         self._patience = patience
-        self._held: deque[_Held] = deque()
+        self._held: OrderedDict[CachedObject, _Held] = OrderedDict()
+        """Those that wait, the first one to be given up first; nothing keeps an Object here once it is taken."""
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, cached: CachedObject) -> None:
@@ -41,34 +41,30 @@ class Holds:
         octets = cached.received
         self.octets += octets
         self._driver.hold(octets)
-        self._held.append(_Held(cached, octets, loop.time() + self._patience))
-        cached.on_taken = lambda: self._release(octets)
+        self._held[cached] = _Held(octets, loop.time() + self._patience)
+        cached.on_taken = lambda: self._release(cached)
         if self._timer is None:
             self._timer = loop.call_later(self._patience, self._expire)
 
-    def _release(self, octets: int) -> None:
+    def _release(self, cached: CachedObject) -> None:
+        octets = self._held.pop(cached).octets
         self.octets -= octets
         self._driver.release(octets)
-        while self._held and self._held[0].cached.on_taken is None:
-            self._held.popleft()
 
     def _expire(self) -> None:
         self._timer = None
         loop = asyncio.get_running_loop()
-        while self._held and (
-            self._held[0].cached.on_taken is None or self._held[0].until <= loop.time()
-        ):
-            self._held[0].cached.taken()
-            if self._held and self._held[0].cached.on_taken is None:
-                self._held.popleft()
-        if self._held:
-            self._timer = loop.call_at(self._held[0].until, self._expire)
+        while self._held:
+            cached, held = next(iter(self._held.items()))
+            if held.until > loop.time():
+                self._timer = loop.call_at(held.until, self._expire)
+                break
+            cached.taken()
 
     def close(self) -> None:
         """The source is gone."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        held, self._held = self._held, deque()
-        for one in held:
-            one.cached.taken()
+        for cached in tuple(self._held):
+            cached.taken()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
 from moqt.connection import Driver
 from moqt.model import Location, ObjectHeader
 from moqt.relay.cached import CachedGroup, CachedObject, CachedTrack
@@ -49,6 +51,22 @@ async def test_each_source_gets_its_credit_for_an_object_that_two_bring() -> Non
     for holds in (first, second):
         holds.close()
     assert [window.held for window in windows] == [0, 0]
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+async def test_what_is_taken_is_not_kept_behind_what_is_not(order: tuple[int, int]) -> None:
+    window = Window()
+    holds = holds_of(window)
+    objects = [arrived(number, b"four") for number in range(3)]
+    for cached in objects:
+        holds.hold(cached)
+    for number in order:
+        objects[number].taken()
+    assert list(holds._held) == objects[:1]
+    assert holds.octets == window.held == 4
+    holds.close()
+    assert not holds._held
+    assert not window.held
 
 
 async def test_what_nobody_takes_is_held_for_a_limited_time() -> None:
