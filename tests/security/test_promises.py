@@ -7,7 +7,7 @@ import json
 import re
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,20 +16,22 @@ import pytest
 
 from kvcs import track_retrieval
 from kvcs.cli.main import main
+from kvcs.cose import payload_of_cose
 from kvcs.errors import KvcsError
 from kvcs.key_ring import KeyRing
 from kvcs.kvsp.identity import Identity
 from kvcs.naming import scope_prefix
+from kvcs.payload import DiscardReason
 from kvcs.producer_keys import Algorithm, generate
 from kvcs.publication import Publication
 from kvcs.publisher import Publisher
 from kvcs.report import Guarantee
 from kvcs.retrieval import Options, Retrieval
 from kvcs.signing import Signer, TrustedKeys
-from moqt import ClientTls, connect
+from moqt import ClientTls, Location, connect
 from moqt.auth import Action, Query, Refusal
 from moqt.errors import ConnectError
-from tests.hostile.behaviours import ForgeManifest, Withhold
+from tests.hostile.behaviours import ForgeManifest, Withhold, with_data_of
 from tests.hostile.relay import Ask, Behaviour, HostileRelay, Item
 from tests.hostile.test_hostile import CASES, check, hostile
 from tests.kvcs.access.test_policy import NAMES, OTHER, policy
@@ -63,6 +65,30 @@ class FlipBit(Behaviour):
             else i
             for i in found
         ]
+
+
+class Twice(Behaviour):
+    """One Object of each data track comes again at the end, with other Data and a digest that fits."""
+
+    def streams(self, ask: Ask, streams: list[Sequence[Item]]) -> list[Sequence[Item]]:
+        found = {item.location: item for stream in streams for item in stream}
+        if ask.is_manifest or not {(0, 1), (1, 1)} <= found.keys():
+            return streams
+        return [*streams, [with_data_of(found[Location(0, 1)], found[Location(1, 1)])]]
+
+
+def in_production(*members: str) -> Behaviour:
+    """The producer's own signed manifest, of a segment that is not complete, without some members."""
+
+    def change(octets: bytes) -> bytes:
+        document = json.loads(payload_of_cose(octets))
+        for segment in document["segments"]:
+            segment["complete"] = False
+            for name in members:
+                del segment[name]
+        return SIGNER.sign(json.dumps(document).encode())
+
+    return ForgeManifest(change)
 
 
 @asynccontextmanager
@@ -116,6 +142,38 @@ async def test_an_altered_object_is_missing_not_used() -> None:
     ]
     assert report.layers == 1
     assert report.discarded >= 2
+
+
+@pytest.mark.parametrize(
+    ("unlisted", "trusted", "layers", "missing"),
+    [
+        ((), None, 3, None),
+        (("object_digests",), None, 3, ((1, 1),)),
+        (("object_digests",), TRUSTED, 0, ((0, 2),)),
+    ],
+    ids=["listed", "not listed", "not listed and a signature required"],
+)
+async def test_of_two_payloads_for_one_place_the_manifest_decides(
+    unlisted: tuple[str, ...],
+    trusted: TrustedKeys | None,
+    layers: int,
+    missing: tuple[tuple[int, int], ...] | None,
+) -> None:
+    """S1: where it lists none the place is missing. A layer that was handed over before that stays so; where a
+    signature is required none is.
+    """
+    withhold = Withhold(lambda location: location.group == 3)
+    async with relayed(Twice(), withhold, in_production(*unlisted)) as joined:
+        put(joined, signer=SIGNER)
+        target = Target(CACHE)
+        report = (await retrieve(joined, target, signed_by=trusted)).report
+    assert report.status == "incomplete"
+    assert report.discarded_by_reason == {DiscardReason.CONFLICT: 2}
+    assert report.layers == layers
+    gaps = {gap.track: gap.blocks for gap in report.missing if gap.layer == 0}
+    assert gaps == (dict.fromkeys(("k.raw.s0", "v.raw.s0"), missing) if missing else {})
+    if layers:
+        assert target.k[0].tobytes() == CACHE.k[0]
 
 
 async def test_a_file_that_is_not_whole_is_not_there(tmp_path: Path) -> None:
