@@ -15,7 +15,10 @@ _COPY_CHUNK = 1 << 20
 
 
 class AsideFile:
-    """`size` octets under a temporary name in the directory of `path`; `keep` renames, `discard` removes."""
+    """`size` octets under a temporary name in the directory of `path`; `keep` renames, `discard` removes.
+
+    For its owner's eyes only: a KV cache tells the prompt. Who shares it says so afterwards.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         """Raises `UsageError` where `path` cannot be written, is something else than a file, or has no room."""
@@ -25,7 +28,7 @@ class AsideFile:
         self._aside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
         try:
-            self._fd = os.open(self._aside, flags, 0o666)
+            self._fd = os.open(self._aside, flags, 0o600)
         except OSError as fault:
             raise UsageError(f"output: cannot write {path}: {fault.strerror}") from None
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,22 @@ def test_keep(tmp_path: Path) -> None:
     assert file.closed
     file.discard()
     assert names(tmp_path) == ["out"]
+
+
+def test_it_is_for_its_owners_eyes(tmp_path: Path) -> None:
+    """From its first octet on, whatever lay there before and whatever new files are otherwise."""
+    path = tmp_path / "out"
+    path.write_bytes(b"old")
+    path.chmod(0o666)
+    before = os.umask(0)
+    try:
+        file = AsideFile(path, 10)
+        (aside,) = (found for found in tmp_path.iterdir() if found != path)
+        assert stat.S_IMODE(aside.stat().st_mode) == 0o600
+        file.keep(10)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_discard_leaves_nothing(tmp_path: Path) -> None:
