@@ -240,10 +240,14 @@ class AnySubscription(Served, Generic[Key, Live]):
             self.forward = parameters.forward
             self._refused.clear()
             if not self.forward:
-                for stream in tuple(self._live.values()):
-                    self._reset(stream, StreamErrorCode.CANCELLED)
+                self._stop_live()
         if parameters.fill is not None:
             self._fill(request_id, parameters.fill)
+
+    def _stop_live(self) -> None:
+        """The subscriber wants no more live Objects for now."""
+        for stream in tuple(self._live.values()):
+            self._reset(stream, StreamErrorCode.CANCELLED)
 
     @abstractmethod
     def _span_changed(self, before: LocationRange) -> None:

@@ -127,6 +127,9 @@ class Cache:
             cached.group.receiving -= 1
             cached.join()
             cached.tell()
+            on_whole, cached.on_whole = cached.on_whole, []
+            for call in on_whole:
+                call(cached)
 
     def abandon(self, cached: CachedObject) -> None:
         """The rest will not come."""

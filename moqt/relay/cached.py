@@ -38,6 +38,7 @@ class CachedObject:
         "group",
         "header",
         "on_taken",
+        "on_whole",
         "pins",
         "received",
         "state",
@@ -58,6 +59,8 @@ class CachedObject:
         """Called once, when there are more octets, or none will come."""
         self.on_taken: Callable[[], None] | None = None
         """Called once, when the first stream has sent all of it."""
+        self.on_whole: list[Callable[[CachedObject], None]] = []
+        """Called once, when all its octets are here."""
         self._starts: list[int] = []
 
     @property

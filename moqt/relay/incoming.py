@@ -24,9 +24,6 @@ from moqt.wire.data import SubgroupHeader
 class LaneReader(Protocol):
     """A stream that passes a lane on."""
 
-    def whole(self, cached: CachedObject) -> None:
-        """All octets of an Object are here."""
-
     def lane_closed(self) -> None:
         """The lane ended, or was reset."""
 
@@ -34,7 +31,7 @@ class LaneReader(Protocol):
 class Lane:
     """One incoming subgroup stream: how it stands, and the streams that pass it on."""
 
-    __slots__ = ("count", "ended", "header", "readers", "reset_code")
+    __slots__ = ("count", "ended", "header", "previous", "readers", "reset_code")
 
     def __init__(self, header: SubgroupHeader) -> None:
         self.header = header
@@ -42,6 +39,8 @@ class Lane:
         """By subscription."""
         self.count = 0
         """Objects and markers that came."""
+        self.previous: int | None = None
+        """The ID of the last one that subscribers were, or had been, offered."""
         self.ended = False
         self.reset_code: int | None = None
 
@@ -197,16 +196,15 @@ class LiveSink(_Sink):
                 track.cached.note_largest(location)
             for subscriber in tuple(track.subscribers):
                 subscriber.offer(self.lane, item, first=first)
+        if item is not None:
+            self.lane.previous = location.object
         track.progress()
 
     def object_end(self) -> None:
         super().object_end()
         whole, self._whole = self._whole, None
-        if whole is not None:
-            for reader in tuple(self.lane.readers.values()):
-                reader.whole(whole)
-            if whole.pins and len(self.lane.readers) == whole.pins:
-                self._track.hold_back(self._driver, whole)
+        if whole is not None and whole.pins and len(self.lane.readers) == whole.pins:
+            self._track.hold_back(self._driver, whole)
 
     def closed(self, error: StreamReset | None) -> None:
         lane = self.lane

@@ -117,6 +117,7 @@ class LiveSender(Sender):
         "is_through",
         "key",
         "lane",
+        "last",
         "leaves_out",
     )
 
@@ -134,6 +135,8 @@ class LiveSender(Sender):
     ) -> None:
         super().__init__(flow, priority, store, header.encode(), wake=wake, on_finished=on_finished)
         self.lane = lane
+        self.last: int | None = None
+        """The ID of the last Object or marker that was added, or left out because nobody wants it."""
         self.key = (header.group, header.subgroup)
         self.is_through = False
         """It ended as it had to; otherwise the subscriber stopped it."""
@@ -149,6 +152,16 @@ class LiveSender(Sender):
     def group_id(self) -> int:
         return self.lane.header.group
 
+    def precedes(self, lane: Lane, object_id: int) -> bool:
+        """Whether what comes next on a lane is next here, so that this stream may pass that lane on."""
+        mine, other = self.lane.header, lane.header
+        return (
+            self.last is not None
+            and self.last in (object_id - 1, lane.previous)
+            and mine.end_of_group == other.end_of_group
+            and mine.has_properties == other.has_properties
+        )
+
     def add(self, item: CachedObject | ObjectHeader) -> None:
         """One more item of the lane."""
         if isinstance(item, CachedObject):
@@ -156,11 +169,13 @@ class LiveSender(Sender):
             self._queue.append(item)
             self._counted[item] = 0
             if item.state is State.WHOLE:
-                self.whole(item)
+                self._whole(item)
+            else:
+                item.on_whole.append(self._whole)
         else:
             self._queue.append(item)
 
-    def whole(self, cached: CachedObject) -> None:
+    def _whole(self, cached: CachedObject) -> None:
         """From now on it counts as something that waits for the subscriber."""
         if self._counted.get(cached) == 0:
             self._counted[cached] = cached.weight

@@ -121,8 +121,12 @@ class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
             self.finish(PublishDoneCode.INTERNAL_ERROR, GONE)
 
     def _span_changed(self, before: LocationRange) -> None:
-        for sender in self._live.values():
+        for sender in self._senders():
             sender.leaves_out |= not _covers(self._span, sender.group_id)
+
+    def _stop_live(self) -> None:
+        for sender in self._senders():
+            self._reset(sender, StreamErrorCode.CANCELLED)
 
     def _filters_changed(self) -> None:
         self._matches = header_matcher(self._filters, self.track.cached.default_priority)
@@ -130,21 +134,46 @@ class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
     # Live Objects
 
     def offer(self, lane: Lane, item: CachedObject | ObjectHeader, *, first: bool) -> None:
-        """Adds it to the lane's stream, which is opened if need be."""
-        header = item.header if isinstance(item, CachedObject) else item
-        if self._done is not None or not self._wanted(header):
+        """Adds it to the stream that it is next on; one is opened if need be."""
+        if self._done is not None:
             return
-        key = header.location.group, header.subgroup
-        sender = self._live.get(key)
-        if sender is not None and sender.lane is not lane:
-            self._reset(sender, StreamErrorCode.CANCELLED)  # not provably the next one
-            sender = None
-        if sender is None:
-            sender = self._open_live(lane, header, first=first)
+        header = item.header if isinstance(item, CachedObject) else item
+        object_id = header.location.object
+        sender = self._sender(lane, header)
+        if self._wanted(header):
+            sender = sender or self._open_live(lane, header, first=first)
+            if sender is not None:
+                sender.add(item)
+                if not sender.queued:
+                    self.driver.wake(sender)
         if sender is not None:
-            sender.add(item)
-            if not sender.queued:
-                self.driver.wake(sender)
+            sender.last = object_id
+
+    def _sender(self, lane: Lane, header: ObjectHeader) -> LiveSender | None:
+        """The stream that an Object is next on. With several sources it may be that of another lane."""
+        own = lane.readers.get(self)
+        if isinstance(own, LiveSender) and own.precedes(lane, header.location.object):
+            return own
+        other = self._live.get((header.location.group, header.subgroup))
+        if other is None or not other.precedes(lane, header.location.object):
+            return None
+        self._read(other, lane)
+        return other
+
+    def _read(self, sender: LiveSender, lane: Lane) -> None:
+        """Has a stream pass a lane on; the one that did so ends after what is queued."""
+        former = lane.readers.get(self)
+        if isinstance(former, LiveSender) and former is not sender:
+            former.cut(is_whole=False)
+            self.driver.wake(former)
+        if sender.lane.readers.get(self) is sender:
+            del sender.lane.readers[self]
+        sender.lane = lane
+        lane.readers[self] = sender
+        self._live[sender.key] = sender
+
+    def _senders(self) -> list[LiveSender]:
+        return [stream for stream in self.streams if isinstance(stream, LiveSender)]
 
     def _wanted(self, header: ObjectHeader) -> bool:
         key = header.location.group, header.subgroup
@@ -180,8 +209,10 @@ class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
             on_finished=self._stream_finished,
             on_pending=self._pend,
         )
-        lane.readers[self] = sender
-        self._live[group, header.subgroup] = sender
+        former = self._live.get(sender.key)
+        if former is not None:
+            former.leaves_out = True
+        self._read(sender, lane)
         self.streams.add(sender)
         return sender
 
@@ -222,7 +253,7 @@ class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
         if self._done is None:
             self._done = code, reason
             is_whole = code is PublishDoneCode.TRACK_ENDED
-            for sender in tuple(self._live.values()):
+            for sender in self._senders():
                 sender.cut(is_whole=is_whole)
                 self.driver.wake(sender)
             if code is PublishDoneCode.UPDATE_FAILED or code is PublishDoneCode.MALFORMED_TRACK:
