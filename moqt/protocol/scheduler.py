@@ -14,8 +14,9 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterable
 from enum import Enum, auto
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple, Protocol, TypeAlias
 
 from moqt.model import GroupOrder
@@ -79,11 +80,51 @@ class Port(Protocol):
 class Flow:
     """The streams of one request; requests of equal priority take turns."""
 
-    __slots__ = ("heap", "turn")
+    __slots__ = ("opened", "turn", "unopened")
 
     def __init__(self) -> None:
-        self.heap: list[tuple[Priority, int, OutgoingStream]] = []
+        self.opened = _Queue(self)
+        self.unopened = _Queue(self)
         self.turn = 0
+
+
+class _Queue:
+    """Streams of a flow by their priority. What leaves from the middle stays in the heap until it comes up or half of
+    the heap is like it: any number can be woken, sorted anew and reset, each at the price of a few."""
+
+    __slots__ = ("_gone", "_heap", "flow")
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self._heap: list[_Entry] = []
+        self._gone = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    @property
+    def head(self) -> _Entry:
+        return self._heap[0]
+
+    def push(self, entry: _Entry) -> None:
+        entry.stream.entry = entry
+        heapq.heappush(self._heap, entry)
+
+    def discard(self, stream: OutgoingStream) -> None:
+        """Takes out a stream that is in it."""
+        stream.entry = None
+        self._gone += 1
+        while self._heap and _is_gone(self._heap[0]):
+            heapq.heappop(self._heap)
+            self._gone -= 1
+        if self._gone > len(self._heap) // 2:
+            self._heap = [entry for entry in self._heap if not _is_gone(entry)]
+            heapq.heapify(self._heap)
+            self._gone = 0
+
+
+def _is_gone(entry: _Entry) -> bool:
+    return entry.stream.entry is not entry
 
 
 class OutgoingStream(ABC):
@@ -91,12 +132,12 @@ class OutgoingStream(ABC):
 
     __slots__ = (
         "closed",
+        "entry",
         "flow",
         "known",
         "parked",
         "pieces",
         "priority",
-        "queued",
         "reset_code",
         "stream_id",
     )
@@ -106,11 +147,17 @@ class OutgoingStream(ABC):
         self.priority = priority
         self.pieces: deque[Octets] = deque()
         self.stream_id: int | None = None
-        self.queued = False
+        self.entry: _Entry | None = None
+        """What the queue of its flow has of it."""
         self.parked = False
         self.closed = False
         self.known = False
         self.reset_code = 0
+
+    @property
+    def queued(self) -> bool:
+        """Whether it waits for its turn."""
+        return self.entry is not None
 
     @abstractmethod
     def refill(self) -> Supply:
@@ -120,6 +167,17 @@ class OutgoingStream(ABC):
         """FIN or RESET_STREAM was handed to the transport."""
 
 
+class _Entry(NamedTuple):
+    """Sorts the streams of one queue; never comes to the last two."""
+
+    priority: Priority
+    """What it was queued with."""
+    number: int
+    """For those that are equal in it."""
+    stream: OutgoingStream
+    queue: _Queue
+
+
 class Scheduler:
     """Feeds one connection."""
 
@@ -127,9 +185,9 @@ class Scheduler:
         self.watermark = FIRST_WATERMARK if watermark is None else watermark
         self._adapts = watermark is None
         self._quantum = quantum
-        self._active: set[Flow] = set()
-        self._parked: list[OutgoingStream] = []
-        """Streams that wait for the peer to let them be opened."""
+        self._opened: set[_Queue] = set()
+        self._unopened: set[_Queue] = set()
+        """Those whose streams wait for the peer to let them be opened, as well as for their turn."""
         self._held_up: list[OutgoingStream] = []
         """Open ones of which the peer takes no more at present: others go on meanwhile."""
         self._by_id: dict[int, OutgoingStream] = {}
@@ -146,7 +204,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Whether nothing waits to be pulled."""
-        return not (self._active or self._parked or self._held_up)
+        return not (self._opened or self._unopened or self._held_up)
 
     def adapt(self, path: int | None) -> None:
         """Follows what the path holds, in octets, unless it is unknown or the watermark is fixed."""
@@ -161,22 +219,21 @@ class Scheduler:
             stream.known = True
             self.alive += 1
         self._unqueue(stream)
-        stream.queued = True
         flow = stream.flow
-        heapq.heappush(flow.heap, (stream.priority, next(self._sequence), stream))
-        if flow not in self._active:
+        if not (flow.opened or flow.unopened):
             flow.turn = next(self._turns)
-            self._active.add(flow)
+        is_open = stream.stream_id is not None
+        queue = flow.opened if is_open else flow.unopened
+        queue.push(_Entry(stream.priority, next(self._sequence), stream, queue))
+        (self._opened if is_open else self._unopened).add(queue)
 
     def _unqueue(self, stream: OutgoingStream) -> None:
-        if not stream.queued:
-            return
-        stream.queued = False
-        flow = stream.flow
-        flow.heap = [entry for entry in flow.heap if entry[2] is not stream]
-        heapq.heapify(flow.heap)
-        if not flow.heap:
-            self._active.discard(flow)
+        if stream.entry is not None:
+            queue = stream.entry.queue
+            queue.discard(stream)
+            if not queue:
+                self._opened.discard(queue)
+                self._unopened.discard(queue)
 
     def reset(self, port: Port, stream: OutgoingStream, code: int) -> None:
         """Gives a stream up; nothing more is pulled from it."""
@@ -184,7 +241,7 @@ class Scheduler:
             return
         self._unqueue(stream)
         if stream.parked:
-            (self._held_up if stream in self._held_up else self._parked).remove(stream)
+            self._held_up.remove(stream)
         if stream.stream_id is not None:
             port.reset(stream.stream_id, code)
         self._close(stream)
@@ -198,7 +255,7 @@ class Scheduler:
     def _close(self, stream: OutgoingStream) -> None:
         stream.closed = True
         self.alive -= stream.known
-        stream.queued = False
+        self._unqueue(stream)
         stream.pieces.clear()
         if stream.stream_id is not None:
             self._by_id.pop(stream.stream_id, None)
@@ -207,40 +264,41 @@ class Scheduler:
     def pump(self, port: Port) -> None:
         """Hands over until the transport holds a watermark, or nothing is left, or credit is."""
         self._unpark(port)
-        while (
-            self._active and (room := min(self.watermark - port.unsent(), port.data_credit())) > 0
-        ):
-            flow = min(self._active, key=_urgency)
-            queued, _, stream = heapq.heappop(flow.heap)
-            stream.queued = False
-            if not flow.heap:
-                self._active.discard(flow)
+        while (room := min(self.watermark - port.unsent(), port.data_credit())) > 0:
+            entry = self._most_urgent(port)
+            if entry is None:
+                break
+            stream, flow = entry.stream, entry.stream.flow
+            self._unqueue(stream)
             stream_id = stream.stream_id
-            if stream_id is None and (stream_id := port.open_stream(bidirectional=False)) is None:
-                self._park(stream, self._parked)
-                continue
+            if stream_id is None:
+                stream_id = port.open_stream(bidirectional=False)
+                assert stream_id is not None
             supply = Supply.MORE if stream.pieces else stream.refill()
-            if supply is Supply.MORE and stream.priority > queued:
+            if supply is Supply.MORE and stream.priority > entry.priority:
                 self.wake(stream)  # what it has is less urgent than was thought
                 continue
             credit = port.stream_credit(stream_id)
             if supply is Supply.MORE and credit <= 0:
-                self._park(stream, self._held_up)
+                stream.parked = True
+                self._held_up.append(stream)
                 continue
             turn = self._quantum or max(self.watermark // 4, LEAST_QUANTUM)
             if self._serve(port, stream, supply, min(room, turn), credit):
                 self.wake(stream)
             flow.turn = next(self._turns)
 
-    def _park(self, stream: OutgoingStream, where: list[OutgoingStream]) -> None:
-        stream.parked = True
-        where.append(stream)
+    def _most_urgent(self, port: Port) -> _Entry | None:
+        """What is next, of the streams that are open or may be opened now."""
+        queues: Iterable[_Queue] = self._opened
+        if self._unopened and port.open_stream(bidirectional=False) is not None:
+            queues = chain(self._opened, self._unopened)
+        queue = min(queues, key=_urgency, default=None)
+        return None if queue is None else queue.head
 
     def _unpark(self, port: Port) -> None:
-        """Wakes those for which there is credit now."""
+        """Wakes those of which the peer takes more now."""
         ready = []
-        if self._parked and port.open_stream(bidirectional=False) is not None:
-            ready, self._parked = self._parked, []
         for stream in tuple(self._held_up):
             stream_id = stream.stream_id
             if stream_id is None or port.stream_credit(stream_id) > 0:
@@ -292,8 +350,10 @@ class Scheduler:
         stream.stream_id = port.open_stream(bidirectional=False)
         assert stream.stream_id is not None
         self._by_id[stream.stream_id] = stream
+        if stream.queued:  # while it was refilled: it waits for no credit to be opened any more
+            self.wake(stream)
 
 
-def _urgency(flow: Flow) -> tuple[int, int, int]:
-    head = flow.heap[0][0]
-    return head.subscriber, head.publisher, flow.turn
+def _urgency(queue: _Queue) -> tuple[int, int, int, Priority, int]:
+    priority = queue.head.priority
+    return priority.subscriber, priority.publisher, queue.flow.turn, priority, queue.head.number

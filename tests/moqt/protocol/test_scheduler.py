@@ -31,6 +31,8 @@ class Wire:
 
     def __init__(self, credit: int = 1000) -> None:
         self.credit = credit
+        self.asked = 0
+        """How often it was asked for a stream."""
         self.log: list[tuple[int, bytes]] = []
         self.data: dict[int, bytes] = {}
         self.finished: set[int] = set()
@@ -42,6 +44,7 @@ class Wire:
 
     def open_stream(self, *, bidirectional: bool) -> int | None:
         assert not bidirectional
+        self.asked += 1
         return len(self.data) if len(self.data) < self.credit else None
 
     def send(self, stream_id: int, data: Octets, fin: bool = False) -> None:
@@ -290,9 +293,7 @@ def test_without_credit_a_stream_waits_and_open_ones_go_on() -> None:
     for source in (second, third):
         chosen.wake(source)
     chosen.pump(wire)
-    assert second.parked
-    assert third.parked
-    assert third.refills == 0
+    assert second.refills == third.refills == 0
     first.left.append(b"more")
     chosen.wake(first)
     chosen.pump(wire)
@@ -309,6 +310,65 @@ def test_without_credit_a_stream_waits_and_open_ones_go_on() -> None:
     run(wire, chosen)
     assert chosen.idle
     assert wire.finished == {0, 1}
+
+
+def test_credit_for_one_stream_opens_the_most_urgent_at_the_price_of_one() -> None:
+    """However many wait."""
+    wire, chosen = Wire(credit=0), scheduler()
+    flows = [Flow(), Flow()]
+    for n in range(1000):
+        chosen.wake(Source(flows[n % 2], rank(group=999 - n), [b"%d" % (999 - n)]))
+    chosen.wake(Source(Flow(), rank(publisher=1, group=5000), [b"urgent"]))
+    chosen.pump(wire)
+    wire.asked = 0
+    for credit in range(1, 6):
+        wire.credit = credit
+        wire.drain()
+        chosen.pump(wire)
+    assert list(wire.data.values()) == [b"urgent", b"1", b"0", b"3", b"2"]  # in turns
+    assert wire.asked <= 5 * 4
+    assert chosen.alive == 1001 - 5
+
+
+def test_what_waits_for_credit_can_get_another_priority() -> None:
+    wire, chosen = Wire(credit=0), scheduler()
+    flow = Flow()
+    sources = [Source(flow, rank(group=n), [b"%d" % n]) for n in range(4)]
+    for source in sources:
+        chosen.wake(source)
+    chosen.pump(wire)
+    for source, group in zip(sources, (3, 2, 1, 0), strict=True):
+        source.priority = rank(group=group)
+        chosen.wake(source)
+    chosen.reset(wire, sources[2], 0)
+    wire.credit = 9
+    run(wire, chosen)
+    assert list(wire.data.values()) == [b"3", b"1", b"0"]
+    assert chosen.idle
+    assert chosen.alive == 0
+
+
+class Restless(Source):
+    """Is woken while it is asked for more."""
+
+    def __init__(self, chosen: Scheduler, pieces: Sequence[bytes]) -> None:
+        super().__init__(Flow(), rank(), pieces, end=Supply.WAIT)
+        self.chosen = chosen
+
+    def refill(self) -> Supply:
+        if self.left:
+            self.chosen.wake(self)
+        return super().refill()
+
+
+def test_a_stream_that_is_woken_as_it_is_opened_waits_for_no_credit() -> None:
+    wire, chosen = Wire(credit=1), scheduler()
+    source = Restless(chosen, [b"a"])
+    chosen.wake(source)
+    chosen.pump(wire)
+    assert wire.data == {0: b"a"}
+    assert chosen.idle
+    assert source.refills == 3
 
 
 def test_two_streams_never_get_the_same_id() -> None:
