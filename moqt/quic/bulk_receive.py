@@ -26,8 +26,10 @@ SPIN = 0x20
 NUMBER = 2
 SAMPLE_AT, SAMPLE = 4, 16
 """The sample of header protection, from where the packet number begins (RFC 9001 section 5.4.2)."""
-LEAST = 32
-"""Octets of a packet's content. Less is no bulk, and every frame header fits in it."""
+TAG = 16
+LEAST = 1 + 3 * 8 + TAG
+"""Octets of a packet's content, encrypted. Less is no bulk, and every frame header fits in it: its first octet and three
+numbers of eight are there to be read, whatever they say."""
 
 Frame: TypeAlias = tuple[int, memoryview, bool]
 """Stream, content and FIN of a STREAM frame that is the next of its stream."""

@@ -160,6 +160,9 @@ def good(peer: Peer, at: int, stream_id: int = 2, size: int = 500) -> bytes:
     return peer.packet(stream_frame(stream_id, at, bytes([at % 251]) * size))
 
 
+WIDEST = stream_frame(2, 100, b"", wide=True)
+"""A frame header with all its numbers in eight octets."""
+
 FAULTS: list[tuple[bytes, int]] = [
     (stream_frame(2, 24 * KIB - 10, bytes(100)), QuicErrorCode.FLOW_CONTROL_ERROR),
     (stream_frame(2, 24 * KIB, bytes(100)), QuicErrorCode.FLOW_CONTROL_ERROR),
@@ -175,6 +178,7 @@ FAULTS: list[tuple[bytes, int]] = [
     (b"\x0a\x02" + b"\xff" * 40, QuicErrorCode.FRAME_ENCODING_ERROR),
     (b"", QuicErrorCode.PROTOCOL_VIOLATION),
     (b"\x0f\xff", QuicErrorCode.FRAME_ENCODING_ERROR),
+    *((WIDEST[:length], QuicErrorCode.FRAME_ENCODING_ERROR) for length in range(16, len(WIDEST))),
 ]
 
 
@@ -390,4 +394,4 @@ def test_numbers_are_read_as_the_library_writes_them(value: int) -> None:
 
 
 def test_every_frame_header_fits_what_is_looked_at() -> None:
-    assert LEAST >= 1 + 3 * 8
+    assert LEAST >= len(WIDEST) + 16  # and the tag
