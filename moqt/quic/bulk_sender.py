@@ -100,8 +100,8 @@ class ChunkSender(QuicStreamSender):
             return
         if stop > start:
             self._acked.add(start, stop)
-            if self._acked[0].start == self._buffer_start:
-                self._buffer_start = self._acked.shift().stop
+            if self._acked[0].start <= self._buffer_start:  # less only for what was before
+                self._buffer_start = max(self._buffer_start, self._acked.shift().stop)
                 self._let_go()
         if fin:
             self._acked_fin = True

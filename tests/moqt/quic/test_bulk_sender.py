@@ -91,6 +91,21 @@ def test_what_is_acknowledged_is_let_go() -> None:
     assert sender._chunks == []
 
 
+def test_what_is_acknowledged_twice_holds_nothing_back() -> None:
+    sender = ChunkSender(2)
+    for _ in range(4):
+        sender.write(bytes(100))
+    assert sender.get_frame(400) is not None
+    sender.on_data_delivery(ACKED, 0, 200, False)
+    sender.on_data_delivery(ACKED, 0, 100, False)
+    assert sender._buffer_start == 200
+    sender.on_data_delivery(ACKED, 150, 300, False)
+    assert sender._buffer_start == 300
+    assert len(sender._chunks) == 1
+    sender.on_data_delivery(ACKED, 300, 400, False)
+    assert sender._chunks == []
+
+
 def test_a_reset_lets_everything_go() -> None:
     sender = ChunkSender(2)
     sender.write(bytes(100))
