@@ -35,8 +35,10 @@ class CachedObject:
         "_starts",
         "arrived",
         "chunks",
+        "feeders",
         "group",
         "header",
+        "leader",
         "on_taken",
         "on_whole",
         "pins",
@@ -53,6 +55,10 @@ class CachedObject:
         self.chunks: list[bytes] = []
         self.received = 0
         self.state = State.RECEIVING
+        self.feeders = 0
+        """Streams that are in the middle of bringing it."""
+        self.leader: object = None
+        """The one of them that brought its last octets."""
         self.pins = 0
         """Streams that have it to send."""
         self.watchers: list[Callable[[], None]] = []

@@ -16,7 +16,7 @@ from moqt.errors import (
 from moqt.model import EndOfRange, Location, ObjectHeader, ObjectStatus, RangeKind
 from moqt.protocol.streams import StreamSink
 from moqt.relay.cache import Cache
-from moqt.relay.cached import CachedObject, CachedTrack
+from moqt.relay.cached import CachedObject, CachedTrack, State
 from moqt.relay.locations import LocationSet, after, before
 from moqt.wire.data import SubgroupHeader
 
@@ -53,6 +53,9 @@ class LaneSubscriber(Protocol):
     def offer(self, lane: Lane, item: CachedObject | ObjectHeader, *, first: bool) -> None:
         """An Object began, or an End of Group or End of Track came; `first` on its lane."""
 
+    def overtaken(self, lane: Lane, cached: CachedObject) -> None:
+        """Of an Object that was offered to it, this lane now brings the most."""
+
     def finish(self, code: PublishDoneCode, reason: str) -> None:
         """Nothing more comes from upstream: PUBLISH_DONE once everything that came is sent."""
 
@@ -88,19 +91,18 @@ class Faulty(Protocol):
 
 
 class _Sink(StreamSink, ABC):
-    """Takes Objects into the cache; a copy of one that is there is compared with it."""
+    """Takes Objects into the cache. A copy of one that is there is compared with it, and goes on where that ends."""
 
     def __init__(self, track: IncomingTrack, origin: Faulty) -> None:
         self._track = track
         self._origin = origin
-        self._current: CachedObject | None = None
-        self._copy: CachedObject | None = None
+        self._object: CachedObject | None = None
+        """What it is in the middle of."""
         self._offset = 0
         self._over = False
         """Nothing is taken any more; what is left of the octets that are being read still comes."""
 
     def object_begin(self, header: ObjectHeader) -> None:
-        self._current = self._copy = None
         if self._over:
             return
         limit = self._track.max_object_size
@@ -118,40 +120,56 @@ class _Sink(StreamSink, ABC):
         """Raises MalformedTrack."""
 
     def _take(self, header: ObjectHeader) -> CachedObject | None:
-        """The Object in the cache; what follows goes into it or is compared with it."""
+        """The Object in the cache, which what follows is for."""
         found = self._track.cache.begin(self._track.cached, header, self._track.now())
         if found is None:
             return None
         cached, is_new = found
+        cached.feeders += 1
+        self._object, self._offset = cached, 0
         if is_new:
-            self._current = cached
-        else:
-            self._copy, self._offset = cached, 0
+            cached.leader = self
         return cached
 
     def payload(self, chunk: memoryview) -> None:
-        if self._current is not None:
-            self._track.cache.append(self._current, chunk)
+        cached = self._object
+        if cached is None:
+            return
+        if cached.differs(self._offset, chunk):
+            fault = MalformedTrack(f"two payloads at {cached.location}")
+            self._fail(fault, StreamErrorCode.MALFORMED_TRACK)
+            return
+        more = chunk[max(0, cached.received - self._offset) :]
+        self._offset += len(chunk)
+        if more and cached.state is State.RECEIVING:
+            if cached.leader is not self:
+                cached.leader = self
+                self._overtook(cached)
+            self._track.cache.append(cached, more)
             if not self._track.make_room():
                 self._fail(RemoteError("more comes than can be kept or passed on"))
-        elif self._copy is not None:
-            if self._copy.differs(self._offset, chunk):
-                fault = MalformedTrack(f"two payloads at {self._copy.location}")
-                self._fail(fault, StreamErrorCode.MALFORMED_TRACK)
-            self._offset += len(chunk)
+
+    def _overtook(self, cached: CachedObject) -> None:
+        """Another stream had brought more of an Object until now."""
 
     def object_end(self) -> None:
-        current, self._current = self._current, None
-        self._copy = None
-        if current is not None:
-            self._track.cache.finish(current)
+        cached = self._leave()
+        if cached is not None:
+            self._track.cache.finish(cached)
+
+    def _leave(self) -> CachedObject | None:
+        cached, self._object = self._object, None
+        if cached is not None:
+            cached.feeders -= 1
+            if cached.leader is self:
+                cached.leader = None
+        return cached
 
     def _abandon(self) -> None:
-        current, self._current = self._current, None
-        self._copy = None
-        if current is not None:
-            self._track.cache.abandon(current)
-            self._track.delivered.discard(current.location)
+        cached = self._leave()
+        if cached is not None and not cached.feeders and cached.state is not State.WHOLE:
+            self._track.cache.abandon(cached)
+            self._track.delivered.discard(cached.location)
 
     def _fail(
         self, error: RemoteError, code: StreamErrorCode = StreamErrorCode.EXCESSIVE_LOAD
@@ -199,6 +217,10 @@ class LiveSink(_Sink):
         if item is not None:
             self.lane.previous = location.object
         track.progress()
+
+    def _overtook(self, cached: CachedObject) -> None:
+        for subscriber in tuple(self._track.subscribers):
+            subscriber.overtaken(self.lane, cached)
 
     def object_end(self) -> None:
         super().object_end()
@@ -271,7 +293,7 @@ class FetchSink(_Sink):
             raise MalformedTrack(f"a fetch of {start} to {last} brought {location}")
 
     def object_end(self) -> None:
-        whole = self._current or self._copy
+        whole = self._object
         super().object_end()
         if not self._over and self._fetch.position is not None:
             self._fetch.position = after(self._fetch.position)

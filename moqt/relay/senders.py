@@ -154,12 +154,15 @@ class LiveSender(Sender):
 
     def precedes(self, lane: Lane, object_id: int) -> bool:
         """Whether what comes next on a lane is next here, so that this stream may pass that lane on."""
+        is_next = self.last is not None and self.last in (object_id - 1, lane.previous)
+        return is_next and self.fits(lane)
+
+    def fits(self, lane: Lane) -> bool:
+        """Whether a lane says of its Group and its Objects what this stream's header does."""
         mine, other = self.lane.header, lane.header
-        return (
-            self.last is not None
-            and self.last in (object_id - 1, lane.previous)
-            and mine.end_of_group == other.end_of_group
-            and mine.has_properties == other.has_properties
+        return (mine.end_of_group, mine.has_properties) == (
+            other.end_of_group,
+            other.has_properties,
         )
 
     def add(self, item: CachedObject | ObjectHeader) -> None:

@@ -149,6 +149,13 @@ class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
         if sender is not None:
             sender.last = object_id
 
+    def overtaken(self, lane: Lane, cached: CachedObject) -> None:
+        """The stream that ends with it goes on as that lane does."""
+        location = cached.location
+        sender = self._live.get((location.group, cached.header.subgroup))
+        if sender is not None and sender.last == location.object and sender.fits(lane):
+            self._read(sender, lane)
+
     def _sender(self, lane: Lane, header: ObjectHeader) -> LiveSender | None:
         """The stream that an Object is next on. With several sources it may be that of another lane."""
         own = lane.readers.get(self)

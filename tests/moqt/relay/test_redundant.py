@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from moqt import Config, Location, Session, SessionConfig, Track
 from moqt.wire.data import SubgroupEncoder, SubgroupHeader
 from moqt.wire.messages import Publish
@@ -18,6 +20,7 @@ class Source:
     """A session that PUBLISHes NAME and sends one stream of it, as a test says."""
 
     def __init__(self, session: Session, header: SubgroupHeader) -> None:
+        self.session = session
         self._transport = session.driver.transport
         stream = self._transport.open_stream(bidirectional=False)
         assert stream is not None
@@ -33,6 +36,10 @@ class Source:
         """An Object, or its first octets."""
         octets = content(Location(0, number), size)
         self.send(self._encoder.object(number, size) + octets[:sent])
+
+    def rest(self, number: int, size: int = 100, *, since: int, until: int | None = None) -> None:
+        """More octets of an Object."""
+        self.send(content(Location(0, number), size)[since:until])
 
     def reset(self) -> None:
         self._transport.reset(self._stream, 0)
@@ -128,3 +135,78 @@ async def test_streams_that_say_different_things_of_the_group_are_two() -> None:
         two.object(1)
         await until(lambda: len(noted.live) == 2)
         assert [header.end_of_group for header in noted.streams] == [False, True]
+
+
+@pytest.mark.parametrize("how", ["stall", "reset", "close"])
+async def test_an_object_is_finished_by_whoever_has_it(how: str) -> None:
+    """The first source stops in the middle of it, the second one has sent everything."""
+    async with net() as world:
+        (one, two), _, noted = await sources(world, HEADER, HEADER)
+        one.object(0, 1000, sent=500)
+        await until(lambda: noted.begun)
+        two.object(0, 1000)
+        two.object(1)
+        await until(lambda: len(noted.live) == 2)
+        if how == "reset":
+            one.reset()
+        elif how == "close":
+            await one.session.close()
+        await quiet()
+        two.send(b"", fin=True)
+        await until(lambda: noted.ends)
+        assert noted.ends == [None]
+        assert noted.payloads[Location(0, 0)] == content(Location(0, 0), 1000)
+
+
+async def test_an_object_outlives_the_source_that_is_ahead() -> None:
+    """They overtake one another, and the last to do so breaks off."""
+    async with net() as world:
+        (one, two), _, noted = await sources(world, HEADER, HEADER)
+        one.object(0, 1000, sent=300)
+        await until(lambda: noted.begun)
+        two.object(0, 1000, sent=600)
+        await quiet()
+        two.reset()
+        await quiet()
+        one.rest(0, 1000, since=300)
+        one.object(1)
+        one.send(b"", fin=True)
+        await until(lambda: noted.ends)
+        assert noted.live == grid([0], 2)
+        assert noted.ends == [None]
+        assert noted.payloads[Location(0, 0)] == content(Location(0, 0), 1000)
+
+
+async def test_an_object_that_all_sources_break_off_is_gone() -> None:
+    async with net() as world:
+        (one, two), _, noted = await sources(world, HEADER, HEADER)
+        one.object(0, 1000, sent=300)
+        two.object(0, 1000, sent=600)
+        await until(lambda: noted.begun)
+        for source in (two, one):
+            await quiet()
+            assert not noted.ends
+            source.reset()
+        await until(lambda: noted.ends)
+        assert noted.ends != [None]
+        assert not noted.live
+        (relay,) = world.relays
+        assert relay.cache.size == 0
+
+
+async def test_what_was_overtaken_is_compared() -> None:
+    """MOQT 8.5, 6: the source that is behind now says something else."""
+    async with net() as world:
+        (one, two), _, noted = await sources(world, HEADER, HEADER)
+        one.object(0, 1000, sent=300)
+        await until(lambda: noted.begun)
+        two.object(0, 1000, sent=600)
+        await quiet()
+        one.send(b"x" * 100)
+        await quiet()
+        (relay,) = world.relays
+        (track,) = relay.tracks.values()
+        assert len(track.upstreams) == 1
+        two.rest(0, 1000, since=600)
+        await until(lambda: noted.live)
+        assert noted.payloads[Location(0, 0)] == content(Location(0, 0), 1000)
