@@ -33,6 +33,7 @@ from moqt.quic.base import Backend, ClientTls, ServerTls
 from moqt.relay.authority import Authority
 from moqt.relay.cache import Cache
 from moqt.relay.cached import CachedObject
+from moqt.relay.circles import break_circle
 from moqt.relay.holds import Holds
 from moqt.relay.links import Link
 from moqt.relay.peers import Peer
@@ -49,9 +50,6 @@ from moqt.wire.messages import Message, RequestUpdate
 from moqt.wire.parameters import AuthorizationToken
 
 _T = TypeVar("_T")
-
-_MOST_TURNS = 32
-"""Relays of a circle that wait for one another."""
 
 
 class Relay:
@@ -286,23 +284,10 @@ class Relay:
         if not source.is_link:
             for link in self.links:
                 if link.probe == namespace:
-                    self.spawn(self._look_again(link))
+                    self.spawn(break_circle(link, self.sources, self.config.circle_patience))
             for track in tuple(self.tracks.values()):
                 if namespace_matches(namespace, track.name.namespace):
                     track.offered(source)
-
-    async def _look_again(self, link: Link) -> None:
-        """Of several relays in a circle one breaks it, the others then see that it is none any more: each has its turn
-        by the order of what they offer."""
-        pause = self.config.circle_patience
-        await asyncio.sleep(pause)  # until everybody has heard of everybody
-        turn = sorted(self.sources.probes()).index(link.probe) if self._is_in_circle(link) else 0
-        await asyncio.sleep(pause * min(turn, _MOST_TURNS))
-        if self._is_in_circle(link):
-            link.leads_back()
-
-    def _is_in_circle(self, link: Link) -> bool:
-        return link.probe in self.sources.probes()
 
     def _is_asking(self, driver: Driver, name: FullTrackName) -> bool:
         peer = self.peers.get(driver)
