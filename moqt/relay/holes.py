@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from moqt.config import RelayConfig
 from moqt.connection import Driver
-from moqt.errors import RequestErrorCode, RequestRejected
+from moqt.errors import RemoteError, RequestErrorCode, RequestRejected, StreamErrorCode
 from moqt.model import Location, RangeKind
 from moqt.relay.cached import CachedObject, Span
 from moqt.relay.locations import LAST, after, before
@@ -187,6 +187,12 @@ class Holes:
         self.fetches.append(fetch)
         self._track.spawn(fetch.run(self._track.fetch_sources(asker)))
         return fetch
+
+    def revoked(self, driver: Driver, error: RemoteError) -> None:
+        """Nothing more may be taken from a source: its fetches go on with the next one."""
+        for fetch in self.fetches:
+            if fetch.asked is driver:
+                fetch.fault(error, StreamErrorCode.CANCELLED)
 
     def fetch_grew(self, fetch: UpstreamFetch) -> None:
         """Stops a fetch that is far ahead of everybody it is for."""

@@ -38,7 +38,7 @@ from moqt.relay.holds import Holds
 from moqt.relay.links import Link
 from moqt.relay.peers import Peer
 from moqt.relay.requests import Answers
-from moqt.relay.revoking import revoke
+from moqt.relay.revoking import offers, revoke
 from moqt.relay.serving import ServedSubscription
 from moqt.relay.sources import Source, Sources
 from moqt.relay.track import GONE, RelayTrack
@@ -315,6 +315,13 @@ class Relay:
     def _revoke(self, driver: Driver, request: RequestState, refusal: Refusal) -> None:
         if revoke(self._peer(driver), request, refusal):
             self.request_ended(driver, request)
+        self._take_no_more(driver, request)
+
+    def _take_no_more(self, driver: Driver, request: RequestState) -> None:
+        """What was offered by a request is not granted any more."""
+        for track in tuple(self.tracks.values()):
+            if offers(request, track.name):
+                track.revoked(self._peer(driver).source)
 
     def update_received(
         self, driver: Driver, request: RequestState, message: RequestUpdate, fault: str | None
@@ -327,6 +334,7 @@ class Relay:
         if update(peer, request, message, fault, refusal):
             # Its stream is not cut off: that would overtake the refusal.
             self._ended(driver, request, TrackAborted(PublishDoneCode.INTERNAL_ERROR, GONE))
+            self._take_no_more(driver, request)
         elif message.parameters.authorization_tokens:
             for offer in tuple(peer.led.get(request, ())):
                 offer.renew()

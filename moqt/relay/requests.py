@@ -225,6 +225,8 @@ class Answers:
             except RequestRejected as refusal:
                 error = refusal
                 continue
+            if not track.takes_from(source):
+                continue
             track.cached.set_properties(properties)
             track.cached.note_largest(largest)
             return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from moqt.auth import Refusal
 from moqt.errors import PublishDoneCode, RequestErrorCode, StreamErrorCode
+from moqt.model import FullTrackName, namespace_matches
 from moqt.protocol.requests import Phase, RequestState
 from moqt.publisher import refuse
 from moqt.relay.peers import Peer
+from moqt.wire.messages import Publish, PublishNamespace
 
 
 def revoke(peer: Peer, request: RequestState, refusal: Refusal) -> bool:
@@ -35,3 +37,13 @@ def revoke(peer: Peer, request: RequestState, refusal: Refusal) -> bool:
         offer.revoke(code, refusal.reason)
     peer.driver.cancel(request, StreamErrorCode.EXPIRED_AUTH_TOKEN)
     return True
+
+
+def offers(request: RequestState, name: FullTrackName) -> bool:
+    """Whether a request of a peer offers a track."""
+    match request.message:
+        case Publish(track=track):
+            return track == name and not request.is_local
+        case PublishNamespace(namespace=namespace):
+            return namespace_matches(namespace, name.namespace)
+    return False

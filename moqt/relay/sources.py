@@ -83,6 +83,11 @@ class Sources:
             self._tell(namespace)
             self._notify()
 
+    def offers(self, source: Source, namespace: TrackNamespace) -> bool:
+        """Whether a session offers a namespace, or one that it lies in."""
+        sizes = range(len(namespace) + 1)
+        return any(source in self._offered.get(namespace[:size], ()) for size in sizes)
+
     def _notify(self) -> None:
         for listener in tuple(self.listeners):
             listener()

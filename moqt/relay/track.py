@@ -14,8 +14,10 @@ from moqt.errors import (
     MalformedTrack,
     MoqtError,
     PublishDoneCode,
+    RemoteError,
     RequestErrorCode,
     RequestRejected,
+    StreamErrorCode,
     TrackAborted,
 )
 from moqt.model import FullTrackName, Location
@@ -73,6 +75,8 @@ class RelayTrack:
         """The last source said that the track has ended."""
         self._failed: set[Driver] = set()
         """Sources that broke off; they are not asked for Objects to come again."""
+        self._revoked: set[Driver] = set()
+        """Sources that are granted no longer what the track was had by; nothing is taken from them."""
         self._live_start: Location | None = None
         self._lanes: Counter[int] = Counter()
         self._seen: set[int] = set()
@@ -149,7 +153,7 @@ class RelayTrack:
     async def _join(self, source: Source) -> MoqtError | None:
         if source.driver in self.upstreams or source.driver in self._failed:
             return None
-        if self._hub.sources.asks_here(source, self.name):
+        if self._hub.sources.asks_here(source, self.name) or not self.takes_from(source):
             return None
         upstream = self.upstreams[source.driver] = Upstream(self, source)
         try:
@@ -183,6 +187,7 @@ class RelayTrack:
     def offered(self, source: Source) -> None:
         """A publisher of the namespace came while there are subscribers."""
         self._failed.discard(source.driver)
+        self._revoked.discard(source.driver)
         if self.subscribers and source.driver not in self.upstreams:
             self._hub.spawn(self._join(source))
 
@@ -199,8 +204,25 @@ class RelayTrack:
             self._remove(upstream)
             self.settle()
             raise
+        self._revoked.discard(source.driver)
         self._established(upstream)
         return upstream
+
+    def takes_from(self, source: Source) -> bool:
+        """Whether it may be asked, as far as this track knows."""
+        return source.driver not in self._revoked
+
+    def revoked(self, source: Source) -> None:
+        """Something was granted to a source that is not any more: what it publishes by nothing else has ended."""
+        upstream = self.upstreams.get(source.driver)
+        publishes = upstream is not None and upstream.is_published
+        if source.is_link or publishes or self._hub.sources.offers(source, self.name.namespace):
+            return
+        self._revoked.add(source.driver)
+        error = RemoteError("what it offered was revoked")
+        if upstream is not None:
+            upstream.fault(error, StreamErrorCode.CANCELLED)
+        self.holes.revoked(source.driver, error)
 
     def source_ended(self, upstream: Upstream, error: MoqtError | None) -> None:
         """The others go on; after the last one another source is looked for, unless the track ended."""
@@ -299,7 +321,8 @@ class RelayTrack:
         live = [upstream.source for upstream in self.upstreams.values() if upstream.established]
         steps = self._hub.sources.steps(self.name, asker)
         for source in (*live, *(source for step in steps for source in step)):
-            if source.driver not in asked and not self._hub.sources.asks_here(source, self.name):
+            asks = self._hub.sources.asks_here(source, self.name)
+            if source.driver not in asked and not asks and self.takes_from(source):
                 asked.add(source.driver)
                 yield source
 

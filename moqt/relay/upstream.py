@@ -19,7 +19,7 @@ from moqt.errors import (
     StreamReset,
 )
 from moqt.model import MAX_VI64, FullTrackName, GroupOrder, Location
-from moqt.protocol.requests import RequestState
+from moqt.protocol.requests import Phase, RequestState
 from moqt.protocol.streams import IncomingStream, StreamSink
 from moqt.relay.incoming import FetchSink, IncomingTrack, LiveSink
 from moqt.relay.locations import after
@@ -71,6 +71,11 @@ class Upstream:
     def largest(self) -> Location | None:
         """The largest Location that existed when it began."""
         return self._subscription.largest
+
+    @property
+    def is_published(self) -> bool:
+        """Whether it goes on because of a PUBLISH that runs."""
+        return self.offered is not None and self.offered.phase is not Phase.ENDED
 
     async def open(self) -> None:
         """SUBSCRIBE. Raises what Session.subscribe does."""
@@ -276,6 +281,7 @@ class UpstreamFetch:
         if last is None or cached.largest is None or cached.largest.group <= last.group:
             try:
                 largest, _ = await Session(source.driver).track_status(*self._track.name)
+                self._check()
                 cached.note_largest(largest)
             except RequestRejected:
                 if last is None and cached.largest is None:
@@ -287,6 +293,7 @@ class UpstreamFetch:
 
     async def _ask(self, source: Source, last: Location | None) -> None:
         assert self.position is not None
+        self._check()
         self._fetch = fetch = Fetch(source.driver, self._track.name, self)
         try:
             await fetch.start(
@@ -307,6 +314,11 @@ class UpstreamFetch:
             raise error
         if not self.paused:
             self._settle(fetch, last)
+
+    def _check(self) -> None:
+        """Raises what the source is not asked any more for."""
+        if self.error is not None:
+            raise self.error
 
     def _accepted(self, fetch: Fetch) -> None:
         self.end = self._promised or fetch.end
