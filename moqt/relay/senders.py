@@ -240,6 +240,7 @@ class LiveSender(Sender):
 
     def finished(self) -> None:
         queue, self._queue = self._queue, deque()
+        self._offset = 0  # that of what was sent last; of these nothing was
         for item in queue:
             if isinstance(item, CachedObject):
                 self._sent(item)
