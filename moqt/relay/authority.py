@@ -50,10 +50,15 @@ class Authority:
     """
 
     def __init__(
-        self, policy: Policy, on_end: Callable[[Driver, RequestState, Refusal], None]
+        self,
+        policy: Policy,
+        on_end: Callable[[Driver, RequestState, Refusal], None],
+        outlived: Callable[[Driver, RequestState], bool] = lambda driver, request: False,
     ) -> None:
+        """`outlived` says of a request that is over whether something goes on that it was granted for."""
         self._policy = policy
         self._on_end = on_end
+        self._outlived = outlived
         self._timers: dict[Driver, dict[RequestState, asyncio.TimerHandle]] = {}
 
     def admit(self, driver: Driver, request: RequestState) -> Refusal | None:
@@ -88,8 +93,22 @@ class Authority:
             request.tokens = tokens
         return refusal
 
+    def ended(self, driver: Driver, request: RequestState) -> None:
+        """A request is over. What outlives it is looked at by the last one of several that were alike."""
+        if request not in self._timers.get(driver, ()):
+            return
+        if not self._outlived(driver, request):
+            self.forget(driver, request)
+            return
+        for other in tuple(self._timers.get(driver, ())):
+            alike = other.kind is request.kind and _subject(other.message) == _subject(
+                request.message
+            )
+            if alike and other is not request and other.phase is Phase.ENDED:
+                self.forget(driver, other)
+
     def forget(self, driver: Driver, request: RequestState) -> None:
-        """A request is over."""
+        """There is nothing to look at again."""
         timer = self._timers.get(driver, {}).pop(request, None)
         if timer is not None:
             timer.cancel()
@@ -143,13 +162,16 @@ class Authority:
         return None
 
     def _clear(self, driver: Driver, timers: dict[RequestState, asyncio.TimerHandle]) -> None:
-        for request in [one for one in timers if one.phase is Phase.ENDED]:
+        for request in [one for one in timers if self._is_over(driver, one)]:
             self.forget(driver, request)
+
+    def _is_over(self, driver: Driver, request: RequestState) -> bool:
+        return request.phase is Phase.ENDED and not self._outlived(driver, request)
 
     def look_again(self, driver: Driver, request: RequestState) -> None:
         """Ends a request that is not granted, or not any longer."""
         self.forget(driver, request)
-        if request.phase is Phase.ENDED or driver.closed.done():
+        if driver.closed.done() or self._is_over(driver, request):
             return
         refusal = self.admit(driver, request)
         if refusal is not None:

@@ -38,7 +38,7 @@ from moqt.relay.holds import Holds
 from moqt.relay.links import Link
 from moqt.relay.peers import Peer
 from moqt.relay.requests import Answers
-from moqt.relay.revoking import offers, revoke
+from moqt.relay.revoking import outlived, revoke, take_no_more
 from moqt.relay.serving import ServedSubscription
 from moqt.relay.sources import Source, Sources
 from moqt.relay.track import GONE, RelayTrack
@@ -74,7 +74,7 @@ class Relay:
         self.links: list[Link] = []
         self.servers: list[Server] = []
         self._policy = policy
-        self.authority = Authority(policy or AllowAll(), self._revoke)
+        self.authority = Authority(policy or AllowAll(), self._revoke, self._outlived)
         self._settings = config or Config()
         self.max_object_size = self._settings.session.max_object_size
         self._backend = backend
@@ -315,13 +315,10 @@ class Relay:
     def _revoke(self, driver: Driver, request: RequestState, refusal: Refusal) -> None:
         if revoke(self._peer(driver), request, refusal):
             self.request_ended(driver, request)
-        self._take_no_more(driver, request)
+        take_no_more(self.tracks.values(), self._peer(driver).source, request)
 
-    def _take_no_more(self, driver: Driver, request: RequestState) -> None:
-        """What was offered by a request is not granted any more."""
-        for track in tuple(self.tracks.values()):
-            if offers(request, track.name):
-                track.revoked(self._peer(driver).source)
+    def _outlived(self, driver: Driver, request: RequestState) -> bool:
+        return outlived(self.tracks.values(), driver, request)
 
     def update_received(
         self, driver: Driver, request: RequestState, message: RequestUpdate, fault: str | None
@@ -334,7 +331,7 @@ class Relay:
         if update(peer, request, message, fault, refusal):
             # Its stream is not cut off: that would overtake the refusal.
             self._ended(driver, request, TrackAborted(PublishDoneCode.INTERNAL_ERROR, GONE))
-            self._take_no_more(driver, request)
+            take_no_more(self.tracks.values(), peer.source, request)
         elif message.parameters.authorization_tokens:
             for offer in tuple(peer.led.get(request, ())):
                 offer.renew()
@@ -349,7 +346,7 @@ class Relay:
 
     def _ended(self, driver: Driver, request: RequestState, error: MoqtError) -> None:
         """A request is over; with `error` where it was a PUBLISH."""
-        self.authority.forget(driver, request)
+        self.authority.ended(driver, request)
         peer = self._peer(driver)
         prefix, tracks = peer.watched.get(request), peer.tracks.get(request)
         peer.leave(request)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from moqt.auth import Refusal
+from moqt.connection import Driver
 from moqt.errors import PublishDoneCode, RequestErrorCode, StreamErrorCode
 from moqt.model import FullTrackName, namespace_matches
 from moqt.protocol.requests import Phase, RequestState
 from moqt.publisher import refuse
 from moqt.relay.peers import Peer
+from moqt.relay.sources import Source
+from moqt.relay.track import RelayTrack
 from moqt.wire.messages import Publish, PublishNamespace
 
 
@@ -39,7 +44,22 @@ def revoke(peer: Peer, request: RequestState, refusal: Refusal) -> bool:
     return True
 
 
-def offers(request: RequestState, name: FullTrackName) -> bool:
+def take_no_more(tracks: Iterable[RelayTrack], source: Source, request: RequestState) -> None:
+    """What a source offered by a request is not granted any more."""
+    for track in tuple(tracks):
+        if _offers(request, track.name):
+            track.revoked(source)
+
+
+def outlived(tracks: Iterable[RelayTrack], driver: Driver, request: RequestState) -> bool:
+    """Whether a session still brings what it offered by a request: a namespace that is taken back ends no
+    subscription."""
+    if request.kind not in (Publish, PublishNamespace):
+        return False
+    return any(_offers(request, track.name) and track.is_fed_by(driver) for track in tracks)
+
+
+def _offers(request: RequestState, name: FullTrackName) -> bool:
     """Whether a request of a peer offers a track."""
     match request.message:
         case Publish(track=track):

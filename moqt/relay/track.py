@@ -212,6 +212,12 @@ class RelayTrack:
         """Whether it may be asked, as far as this track knows."""
         return source.driver not in self._revoked
 
+    def is_fed_by(self, driver: Driver) -> bool:
+        """Whether it is asked for something at this moment, other than by its own PUBLISH."""
+        upstream = self.upstreams.get(driver)
+        subscribed = upstream is not None and upstream.offered is None
+        return subscribed or any(fetch.asked is driver for fetch in self.holes.fetches)
+
     def revoked(self, source: Source) -> None:
         """Something was granted to a source that is not any more: what it publishes by nothing else has ended."""
         upstream = self.upstreams.get(source.driver)

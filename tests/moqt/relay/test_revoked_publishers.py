@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -26,12 +27,15 @@ class Publishers:
 
     def __init__(self) -> None:
         self.valid = {b"one", b"other"}
+        self.pause = 0.01
+        self.asked = 0
 
     def decide(self, query: Query) -> Refusal | Recheck | None:
         if not query.action.publishes:
             return None
+        self.asked += 1
         known = any(token.value in self.valid for token in query.tokens)
-        return Recheck(0.01) if known else Refusal("over")
+        return Recheck(self.pause) if known else Refusal("over")
 
 
 class Silent(Origin):
@@ -84,6 +88,63 @@ async def test_subscribers_lose_a_publisher_that_is_revoked() -> None:
         assert noted.locations == grid([0])
         assert origin.subscribes == 1
         assert session.closed is None
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_taking_an_offer_back_does_not_keep_its_grant(times: int) -> None:
+    """Subscriptions go on without the namespace that they came by, as long as that would be granted."""
+    policy, track = Publishers(), Track(NAME)
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        origin = Origin()
+        origin.add_track(track)
+        session = await world.session(relay, responder=origin)
+        offer = await session.publish_namespace(NAME.namespace, tokens=(ONE,))
+        noted, subscription = await join_noted(await world.session(relay))
+        for _ in range(times - 1):
+            offer.withdraw()
+            offer = await session.publish_namespace(NAME.namespace, tokens=(ONE,))
+        offer.withdraw()
+        await until(lambda: not relay.sources.count)
+        asked = policy.asked
+        await until(lambda: policy.asked > asked + 4)
+        publish(track, [0])
+        await until(lambda: noted.live == grid([0]))
+        policy.valid.clear()
+        assert isinstance(await ended(subscription), TrackAborted)
+        publish(track, [1])
+        await until(lambda: not relay.tracks)
+        asked = policy.asked
+        assert noted.live == grid([0])
+        await session.subscribe_namespace(NAME.namespace)
+        assert policy.asked == asked
+
+
+async def test_a_namespace_that_is_offered_and_taken_back_over_and_over_is_looked_at_once() -> None:
+    policy, track = Publishers(), Track(NAME)
+    policy.pause = 3600.0
+    async with net() as world:
+        relay = await world.relay(policy=policy)
+        _, session = await publisher(world, relay, track, ONE)
+        _, subscription = await join_noted(await world.session(relay))
+        loop = asyncio.get_running_loop()
+        timers = set[asyncio.TimerHandle]()
+        call_later = loop.call_later
+
+        def noting(delay: float, *what: Any, **more: Any) -> asyncio.TimerHandle:
+            timer = call_later(delay, *what, **more)
+            if delay == policy.pause:
+                timers.add(timer)
+            return timer
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_later", noting)
+            for _ in range(5):
+                (await session.publish_namespace(NAME.namespace[:1], tokens=(ONE,))).withdraw()
+        await until(lambda: relay.sources.count == 1)
+        assert len(timers) == 5
+        assert sum(not timer.cancelled() for timer in timers) == 1
+        subscription.cancel()
 
 
 async def test_another_publisher_takes_over() -> None:
