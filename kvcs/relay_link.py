@@ -110,8 +110,11 @@ class RelayLink:
         task.add_done_callback(self._tasks.discard)
 
     async def _offer(self, session: Session, namespace: TrackNamespace) -> None:
+        before = self._offers.get(namespace)
         offer = await session.publish_namespace(namespace, tokens=self._tokens)
-        if namespace in self._offers:
+        # Another attempt may have been faster, or a new session have taken the place of this one.
+        is_first = namespace in self._offers and self._offers[namespace] is before
+        if is_first and session is self._session:
             self._offers[namespace] = offer
             offer.ended.add_done_callback(lambda ended: self._offer_ended(offer, ended))
         else:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+import moqt
 from kvcs import relay_link
+from kvcs.publication import Publication
 from kvcs.publisher import Publisher
 from moqt import (
     AuthorizationToken,
@@ -246,6 +249,36 @@ async def test_publications_that_come_and_go_during_the_first_offers(scene: Scen
     scene.publisher.withdraw(second)
     await announcing
     await until(lambda: scene.offered == {first.name.namespace, third.name.namespace})
+
+
+async def test_a_publication_is_offered_once_though_it_comes_as_the_session_opens(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P1: it is among those that there are, and has come since; taken back, it is gone."""
+    connect = moqt.connect
+    publications: list[Publication] = []
+
+    async def connected(*args: Any, **options: Any) -> Session:
+        session = await connect(*args, **options)
+        publications.append(CACHE.publish(scene.publisher))
+        return session
+
+    monkeypatch.setattr(relay_link, "connect", connected)
+    await scene.publisher.announce(scene.server.url)
+    await until(lambda: len(scene.relay.seen) == 2 and len(scene.relay.offered) == 1)
+    scene.publisher.withdraw(publications[0])
+    await until(lambda: not scene.offered)
+
+
+async def test_a_namespace_that_leaves_and_comes_back_is_offered_once(scene: Scene) -> None:
+    link = await scene.publisher.announce(scene.server.url)
+    namespace = (b"kv", b"again")
+    link.add(namespace)
+    link.remove(namespace)
+    link.add(namespace)
+    await until(lambda: len(scene.relay.seen) == 2 and len(scene.relay.offered) == 1)
+    link.remove(namespace)
+    await until(lambda: not scene.offered)
 
 
 async def test_closing_says_goodbye(scene: Scene) -> None:
