@@ -14,6 +14,7 @@ from typing import Any
 
 from kvcs.bench.memory import Watch
 from kvcs.bench.plan import Plan
+from kvcs.bench.runner import warm
 from tests.interop.harness import free_port, running, until_taken
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,6 +32,7 @@ def run_pair(
     plan: Plan, server: str, client: str, *, python: str = sys.executable, timeout: float = TIMEOUT
 ) -> Numbers:
     """Runs the roles in fresh processes. What the server says at its end comes with `server_` before it."""
+    warm(plan)
     with ExitStack() as stack:
         serving = stack.enter_context(_process(python, plan, server))
         ready = _line(serving, server)
@@ -71,6 +73,7 @@ def run_relayed(
 
     The growth of its memory comes as `relay_anonymous`, its processor time as `relay_cpu`.
     """
+    warm(plan)
     port = free_port()
     words = [word.format(port=port) for word in command]
     with running(*words, ready=ready) as relay, ExitStack() as stack:
