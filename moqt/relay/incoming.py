@@ -225,7 +225,9 @@ class LiveSink(_Sink):
     def object_end(self) -> None:
         super().object_end()
         whole, self._whole = self._whole, None
-        if whole is not None and whole.pins and len(self.lane.readers) == whole.pins:
+        if whole is None or whole.on_taken is not None:
+            return
+        if whole.pins and len(self.lane.readers) == whole.pins:
             self._track.hold_back(self._driver, whole)
 
     def closed(self, error: StreamReset | None) -> None:
