@@ -55,6 +55,7 @@ class Holes:
     def __init__(self, track: HoleyTrack, config: RelayConfig) -> None:
         self.fetches: list[UpstreamFetch] = []
         self.ranges: set[RangeSender] = set()
+        self.patience = config.stall_timeout
         self._track = track
         self._config = config
         self._starving: dict[RangeSender, Location] = {}
@@ -94,6 +95,11 @@ class Holes:
     def look(self, location: Location, last: Location) -> CachedObject | Span:
         """What there is at a Location."""
         return self._track.cache.look(self._track.cached, location, last, self._track.now())
+
+    def look_elsewhere(self, location: Location) -> None:
+        """Whoever brings the Object there has stopped in the middle of it: somebody else may have the rest."""
+        if not any(fetch.covers(location) for fetch in self.fetches):
+            self.fetch(location, location, None)
 
     def pin(self, cached: CachedObject) -> None:
         self._track.cache.pin(cached)

@@ -17,7 +17,7 @@ from moqt.model import (
     RangeKind,
 )
 from moqt.protocol.scheduler import Flow, OutgoingStream, Priority, Supply, group_key
-from moqt.relay.cached import CachedObject, Span
+from moqt.relay.cached import CachedObject, Span, State
 from moqt.relay.locations import LocationSet, after, before
 from moqt.relay.senders import Sender, Store
 from moqt.wire.data import FetchEncoder
@@ -26,8 +26,15 @@ from moqt.wire.data import FetchEncoder
 class RangeFeed(Store, Protocol):
     """Where a range comes from."""
 
+    @property
+    def patience(self) -> float:
+        """Seconds after which an Object of which nothing more came is looked for elsewhere."""
+
     def look(self, location: Location, last: Location) -> CachedObject | Span:
         """What there is at a Location."""
+
+    def look_elsewhere(self, location: Location) -> None:
+        """Whoever brings the Object there has stopped in the middle of it."""
 
     def want(self, sender: RangeSender, first: Location, last: Location) -> RangeKind | None:
         """Nobody knows what is there. None: it is being found out, and the sender is woken once it is."""
@@ -55,6 +62,7 @@ class RangeSender(Sender):
         "_feed",
         "_filtered",
         "_order",
+        "_patience",
         "_segments",
         "_timer",
         "_until",
@@ -102,6 +110,7 @@ class RangeSender(Sender):
         self._covered: Location | None = span[0]
         self._segments: deque[tuple[Location, Location]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
 
     def give_time(self, seconds: float) -> None:
         """What has not come once they are over is waited for no longer."""
@@ -203,6 +212,27 @@ class RangeSender(Sender):
         self._put(prefix + octets, b"")
         return Supply.MORE
 
+    def _continue(self) -> Supply:
+        supply = super()._continue()
+        if supply is Supply.WAIT and self._patience is None:
+            self._be_patient()
+        return supply
+
+    def _be_patient(self) -> None:
+        cached = self._current
+        if cached is None or cached.state is not State.RECEIVING:
+            return
+        received = cached.received
+
+        def over() -> None:
+            self._patience = None
+            if self._current is cached and cached.received == received:
+                self._feed.look_elsewhere(cached.location)
+            else:
+                self._be_patient()
+
+        self._patience = asyncio.get_running_loop().call_later(self._feed.patience, over)
+
     def _lost(self, cached: CachedObject) -> Supply:
         """Goes on with another copy of the same Object, if one can be had."""
         location = cached.location
@@ -221,7 +251,8 @@ class RangeSender(Sender):
         return Supply.RESET
 
     def finished(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._patience):
+            if timer is not None:
+                timer.cancel()
         self._feed.left(self)
         super().finished()

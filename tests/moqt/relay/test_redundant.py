@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from moqt import Config, Location, Session, SessionConfig, Track
+from moqt import Config, Location, LocationFilter, RelayConfig, Session, SessionConfig, Track
 from moqt.wire.data import SubgroupEncoder, SubgroupHeader
 from moqt.wire.messages import Publish
 from moqt.wire.parameters import Parameters
-from tests.support.ends import NAME, NEXT, content, grid, quiet, until
-from tests.support.relays import Net, Noted, net
+from tests.support.ends import NAME, NEXT, content, grid, publish, quiet, until
+from tests.support.relays import Net, Noted, ended, net
 
 HEADER = SubgroupHeader(1, 0, 0, 100, first_object=True)
 
@@ -210,3 +210,29 @@ async def test_what_was_overtaken_is_compared() -> None:
         two.rest(0, 1000, since=600)
         await until(lambda: noted.live)
         assert noted.payloads[Location(0, 0)] == content(Location(0, 0), 1000)
+
+
+async def test_a_fetch_gets_the_rest_of_an_object_elsewhere() -> None:
+    """Its live source stops in the middle of it, and goes on later."""
+    async with net() as world:
+        relay = await world.relay(limits=RelayConfig(stall_timeout=0.02))
+        track = Track(NAME)
+        publish(track, [0], size=1000)
+        origin, _ = await world.origin(relay, track)
+        session = await world.session(relay)
+        await session.driver.ask(lambda i: Publish(i, NAME, 1, Parameters(), ()))
+        source = Source(session, replace(HEADER, priority=128))
+        at = Location(0, 1)
+        source.object(1, 1000, sent=500)
+        await until(lambda: relay.cache.size)
+        noted = Noted()
+        fetch = await (await world.session(relay)).fetch(
+            *NAME, location=LocationFilter.absolute_range(at, at), receiver=noted
+        )
+        assert await ended(fetch) is None
+        assert noted.payloads == {at: content(at, 1000)}
+        assert origin.fetched == 1
+        source.rest(1, 1000, since=500)
+        source.object(2, 1000)
+        (known,) = relay.tracks.values()
+        await until(lambda: known.cached.largest == Location(0, 2))
