@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from moqt.auth import AllowAll, Policy, Refusal
@@ -27,7 +28,7 @@ from moqt.errors import (
 )
 from moqt.model import FullTrackName, TrackNamespace, namespace_matches
 from moqt.protocol.credentials import Credential
-from moqt.protocol.requests import RequestState
+from moqt.protocol.requests import Phase, RequestState
 from moqt.publisher import refuse
 from moqt.quic.base import Backend, ClientTls, ServerTls
 from moqt.relay.authority import Authority
@@ -323,9 +324,14 @@ class Relay:
     def update_received(
         self, driver: Driver, request: RequestState, message: RequestUpdate, fault: str | None
     ) -> None:
-        if request.fin_sent:
+        if request.fin_sent or request.phase is Phase.ENDED or driver.closed.done():
             return  # it ended while this was on its way here
         peer = self._peer(driver)
+        if request in peer.tasks:
+            # Answers go in order, and the first one is that of the request itself.
+            later = partial(self.update_received, driver, request, message, fault)
+            peer.tasks[request].add_done_callback(lambda _: later())
+            return
         vouched = peer.vouches_for(request)
         refusal = None if vouched else self.authority.update(driver, request, message)
         if update(peer, request, message, fault, refusal):

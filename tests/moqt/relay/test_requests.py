@@ -240,6 +240,37 @@ async def test_updates_of_a_subscription() -> None:
         assert error.code is PublishDoneCode.UPDATE_FAILED
 
 
+async def test_updates_of_what_is_not_answered_yet() -> None:
+    """Section 3.4: they may be sent at once; what is refused has answered them all."""
+    async with net() as world:
+        relay = await world.relay()
+        session = await world.session(relay)
+        asked = asyncio.create_task(session.subscribe(*NAME, rendezvous_timeout=60_000))
+        await until(lambda: relay.tracks)
+        (request,) = session.driver.core.requests.open.values()
+        updates = [
+            asyncio.create_task(session.driver.update(request, Parameters(subscriber_priority=n)))
+            for n in (3, 4)
+        ]
+        await until(lambda: len(request.updates) == 2)
+        await session.subscribe_namespace(NAME.namespace)  # what was sent before this has come
+        await world.origin(relay, Track(NAME))
+        subscription = await asyncio.wait_for(asked, 10)
+        await asyncio.wait_for(asyncio.gather(*updates), 10)
+        (served,) = (s for peer in relay.peers.values() for s in peer.subscriptions.values())
+        assert served.subscriber_priority == 4
+        subscription.cancel()
+        refused = asyncio.create_task(session.subscribe((b"x",), b"y", rendezvous_timeout=60_000))
+        await until(lambda: any(track.name == b"y" for track in relay.tracks))
+        request = list(session.driver.core.requests.open.values())[-1]
+        update = asyncio.create_task(session.driver.update(request, Parameters(forward=False)))
+        await until(lambda: request.updates)
+        refused.cancel()
+        with pytest.raises(RequestRejected):
+            await asyncio.wait_for(update, 10)
+        await until(lambda: all(peer.is_idle for peer in relay.peers.values()))
+
+
 async def test_relay_to_more_than_loopback_needs_a_policy() -> None:
     relay = Relay()
     with pytest.raises(LocalError):
