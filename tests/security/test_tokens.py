@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -16,11 +17,11 @@ from kvcs.access.policy import AccessPolicy
 from kvcs.naming import PROTOCOL, PublicationName, content_prefix, scope_prefix
 from moqt import FullTrackName, Session, Track, connect
 from moqt.auth import Terms
-from moqt.errors import MoqtError, RequestRejected
+from moqt.errors import MoqtError, RequestRejected, TrackAborted
 from moqt.wire.messages import Publish, SubscribeTracks
 from moqt.wire.parameters import Parameters
-from tests.support.ends import publish
-from tests.support.relays import Net, Noted, Origin, ended, net
+from tests.support.ends import publish, until
+from tests.support.relays import Net, Noted, Origin, ended, join_noted, net
 from tests.support.tokens import NOW, SCOPE, SHARED, as_token, make, shown
 
 THEIRS = b"t" * 16
@@ -153,3 +154,36 @@ async def test_tokens_stay_out_of_logs_and_errors(caplog: pytest.LogCaptureFixtu
             assert secret.hex() not in text
             assert repr(secret)[2:-1] not in text
     assert SHARED.octets.hex() not in text
+
+
+async def test_what_runs_ends_with_a_token_that_asks_for_it() -> None:
+    """On both sides: a consumer gets nothing more, and from a publisher nothing more is taken."""
+    later = FullTrackName(NAME.namespace, b"v.raw.s0")
+    soon = NOW + 0.05
+    async with world() as made:
+        consumer, keeper = await made.session(make(expires=soon, revalidate=1)), made.track
+        lost, subscription = await join_noted(consumer, NAME)
+        brief, origin = Track(later), Origin()
+        origin.add_track(brief)
+        session = await connect(
+            made.net.relays[0].servers[0].url,
+            backend=made.net.backend,
+            responder=origin,
+            tokens=shown(make(allow=("publish",), expires=soon, revalidate=1)),
+        )
+        await made.net.stack.enter_async_context(session)
+        offer = await session.publish_namespace(later.namespace)
+        reader = await made.session(make())
+        kept, live = await join_noted(reader, later)
+        publish(brief, [0])
+        await until(lambda: len(kept.live) == 4)
+        made.now = soon
+        for end in (await ended(subscription), await ended(live)):
+            assert isinstance(end, TrackAborted)
+        await asyncio.wait_for(asyncio.shield(offer.ended), 10)
+        before = len(lost.locations), len(kept.locations)
+        publish(keeper, [3])
+        publish(brief, [1])
+        await ended(await reader.fetch(*NAME, receiver=(seen := Noted())))
+        assert len(seen.filled) == 16
+        assert (len(lost.locations), len(kept.locations)) == before

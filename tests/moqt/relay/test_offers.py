@@ -1,4 +1,4 @@
-"""What a SUBSCRIBE_TRACKS leads to, and for how long: each PUBLISH of a relay needs a grant of its own (R2)."""
+"""What a SUBSCRIBE_TRACKS leads to, and for how long: each PUBLISH of a relay needs a grant of its own."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def ask_tracks(
 
 
 async def test_what_outlives_what_asked_for_it_does_not_outlive_its_grant() -> None:
-    """Cancelling SUBSCRIBE_TRACKS leaves its PUBLISHes; they are looked at again as any subscription is."""
+    """R2: cancelling SUBSCRIBE_TRACKS leaves its PUBLISHes; they are looked at again as any subscription is."""
     policy, taker = ByToken(), Taker()
     async with net() as world:
         relay = await world.relay(policy=policy)

@@ -1,4 +1,4 @@
-"""What becomes of the tracks of a publisher that is not granted any more what it offered (R2)."""
+"""What becomes of the tracks of a publisher that is not granted any more what it offered."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def published(session: Session, token: AuthorizationToken) -> RequestState
 
 
 async def test_subscribers_lose_a_publisher_that_is_revoked() -> None:
-    """They are told as if it had gone, and what it goes on to send reaches nobody, old or new."""
+    """R2: they are told as if it had gone, and what it goes on to send reaches nobody, old or new."""
     policy, track = Publishers(), Track(NAME)
     async with net() as world:
         relay = await world.relay(policy=policy)
