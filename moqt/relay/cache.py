@@ -40,7 +40,11 @@ class Cache:
         self.size = 0
         """Octets that are kept now."""
         self.tracks: dict[FullTrackName, CachedTrack] = {}
-        self._lru: OrderedDict[CachedGroup, None] = OrderedDict()
+        self._groups: dict[CachedGroup, None] = {}
+        self._idle: OrderedDict[CachedGroup, None] = OrderedDict()
+        """What can go as a whole, the least recently used first."""
+        self._busy: OrderedDict[CachedGroup, None] = OrderedDict()
+        """What can go in part."""
 
     def track(self, name: FullTrackName) -> CachedTrack:
         """What is known of a track, maybe nothing yet."""
@@ -66,7 +70,7 @@ class Cache:
     @property
     def groups(self) -> int:
         """Groups of which something is kept."""
-        return len(self._lru)
+        return len(self._groups)
 
     # Objects in
 
@@ -109,8 +113,8 @@ class Cache:
         group.subgroups.setdefault(header.subgroup, Subgroup(track.priority_of(header)))
         group.receiving += 1
         self._count(cached.weight, group)
-        self._lru[group] = None
-        self._lru.move_to_end(group)
+        self._groups[group] = None
+        self._place(group)
         return cached
 
     def append(self, cached: CachedObject, chunk: memoryview) -> None:
@@ -125,6 +129,8 @@ class Cache:
         if cached.state is State.RECEIVING:
             cached.state = State.WHOLE
             cached.group.receiving -= 1
+            self._loosen(cached)
+            self._place(cached.group)
             cached.join()
             cached.tell()
             on_whole, cached.on_whole = cached.on_whole, []
@@ -221,7 +227,8 @@ class Cache:
         """
         cached = self.get(track, location, now)
         if cached is not None:
-            self._lru.move_to_end(cached.group)
+            if cached.group in self._idle:
+                self._idle.move_to_end(cached.group)
             return cached
         if location in track.absent:
             outside = track.absent.first_outside(location)
@@ -253,44 +260,62 @@ class Cache:
         """A stream has it to send."""
         cached.pins += 1
         cached.group.pins += 1
+        self._fasten(cached)
+        self._place(cached.group)
 
     def unpin(self, cached: CachedObject) -> None:
         """The stream has sent it, or will not."""
         cached.pins -= 1
         cached.group.pins -= 1
+        self._loosen(cached)
+        self._place(cached.group)
         self._tidy(cached.group)
+
+    def _loosen(self, cached: CachedObject) -> None:
+        object_id, group = cached.location.object, cached.group
+        is_kept = group.objects.get(object_id) is cached
+        if is_kept and cached.state is State.WHOLE and not cached.pins:
+            group.loose[object_id] = cached
+
+    def _fasten(self, cached: CachedObject) -> None:
+        object_id, loose = cached.location.object, cached.group.loose
+        if loose.get(object_id) is cached:
+            del loose[object_id]
+
+    def _place(self, group: CachedGroup) -> None:
+        """Has `evict` find a Group where it belongs, or not at all while nothing of it can go."""
+        home = self._busy if group.is_busy else self._idle
+        for place in (self._idle, self._busy):
+            if group.loose and place is home:
+                place.setdefault(group)
+            else:
+                place.pop(group, None)
 
     # Room
 
     def evict(self) -> int:
         """Makes room; returns by how many octets the budget is still exceeded, or 0."""
-        for step in (_is_idle, _is_free):
+        for groups, also_wanted in ((self._idle, False), (self._idle, True), (self._busy, True)):
             while self.size > self.budget:
-                victim = next((group for group in self._lru if step(group)), None)
+                victim = next((g for g in groups if also_wanted or not _is_wanted(g)), None)
                 if victim is None:
                     break
                 self._empty(victim)
-        for group in tuple(self._lru) if self.size > self.budget else ():
-            self._empty(group)
-            if self.size <= self.budget:
-                break
         return max(0, self.size - self.budget)
 
     def expire(self, now: float) -> None:
         """Throws out what is older than its track allows."""
-        for group in tuple(self._lru):
+        for group in tuple(self._groups):
             if group.track.max_age is not None:
-                for cached in tuple(group.objects.values()):
-                    idle = cached.state is State.WHOLE and not cached.pins
-                    if idle and group.track.expired(cached, now):
+                for cached in tuple(group.loose.values()):
+                    if group.track.expired(cached, now):
                         self._drop(cached)
                 self._tidy(group)
 
     def _empty(self, group: CachedGroup) -> None:
         """Drops what is whole and not being sent."""
-        for cached in tuple(group.objects.values()):
-            if cached.state is State.WHOLE and not cached.pins:
-                self._drop(cached)
+        for cached in tuple(group.loose.values()):
+            self._drop(cached)
         self._tidy(group)
 
     def _drop(self, cached: CachedObject) -> None:
@@ -301,9 +326,12 @@ class Cache:
         del group.objects[object_id]
         group.ids.remove(object_id)
         self._count(-cached.weight, group)
+        self._fasten(cached)
         if cached.state is State.RECEIVING:
             group.receiving -= 1
             cached.state = State.DEAD
+        self._place(group)
+        if cached.state is State.DEAD:
             cached.tell()
 
     def _count(self, octets: int, group: CachedGroup) -> None:
@@ -325,16 +353,12 @@ class Cache:
             return
         del track.groups[group.group_id]
         track.group_ids.remove(group.group_id)
-        self._lru.pop(group, None)
+        self._groups.pop(group, None)
         self.release(track)
 
 
-def _is_idle(group: CachedGroup) -> bool:
-    return not (group.receiving or group.pins or group.track.wanted(group.group_id))
-
-
-def _is_free(group: CachedGroup) -> bool:
-    return not (group.receiving or group.pins)
+def _is_wanted(group: CachedGroup) -> bool:
+    return group.track.wanted(group.group_id)
 
 
 def _earlier(end: Location, *others: Location | None) -> Location:

@@ -146,12 +146,19 @@ class CachedGroup:
     group_id: int
     objects: dict[int, CachedObject] = field(default_factory=dict)
     ids: list[int] = field(default_factory=list)
+    loose: dict[int, CachedObject] = field(default_factory=dict)
+    """What is whole and not being sent."""
     subgroups: dict[int | None, Subgroup] = field(default_factory=dict)
     end: int | None = None
     """The first Object ID that cannot exist, once the Group's end is known."""
     pins: int = 0
     receiving: int = 0
     octets: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something of it is being received or sent."""
+        return bool(self.receiving or self.pins)
 
     def run_end(self, object_id: int) -> int:
         """The last ID of the unbroken run of Objects that `object_id` is part of."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import pytest
 
 from moqt.errors import MalformedTrack
@@ -224,6 +227,55 @@ def test_of_a_group_without_end_only_what_nobody_sends_goes() -> None:
     assert cache.evict() == 0
     assert track.groups[0].ids == [3]
     cache.unpin(last)
+
+
+def test_what_was_being_sent_goes_once_it_is_not() -> None:
+    size = 10 + OBJECT_OVERHEAD
+    cache, track = fresh(budget=0)
+    sent = [put(cache, track, group, 0) for group in range(3)]
+    for cached in sent:
+        cache.pin(cached)
+    assert cache.evict() == 3 * size
+    cache.pin(sent[1])
+    for cached in sent[1], sent[2]:
+        cache.unpin(cached)
+    assert cache.evict() == 2 * size
+    assert sorted(track.groups) == [0, 1]
+    for cached in sent[0], sent[1]:
+        cache.unpin(cached)
+    assert cache.evict() == 0
+    assert not track.groups
+
+
+def test_room_costs_the_same_however_much_is_being_sent() -> None:
+    """With nothing to evict, and with one Group that can go."""
+
+    def calls(pinned: int) -> list[int]:
+        cache, track = fresh(budget=0)
+        for group in range(pinned):
+            cache.pin(put(cache, track, group, 0))
+        counted = [_calls(cache.evict)]
+        put(cache, track, pinned, 0)
+        return [*counted, _calls(cache.evict)]
+
+    assert calls(10) == calls(100)
+
+
+def _calls(work: Callable[[], object]) -> int:
+    """How many calls it makes."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
 
 
 def test_groups_that_a_fetch_comes_to_go_after_others() -> None:

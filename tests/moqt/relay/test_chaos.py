@@ -30,6 +30,8 @@ def books(relay: Relay) -> None:
         assert group.octets == sum(cached.weight for cached in held)
         assert group.receiving == sum(cached.state.name == "RECEIVING" for cached in held)
         assert group.pins >= sum(cached.pins for cached in held)
+        loose = [c for c in held if c.state.name == "WHOLE" and not c.pins]
+        assert sorted(group.loose) == sorted(cached.location.object for cached in loose)
     assert cache.size == sum(group.octets for group in groups)
 
 
