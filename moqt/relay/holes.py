@@ -75,16 +75,24 @@ class Holes:
         self._overdue.pop(sender, None)
         self._cancel_timer(sender)
         self._track.cached.reading.pop(sender, None)
+        self._track.settle()
+
+    def settle(self) -> None:
+        """Stops the fetches that are for nobody any more."""
         if self.fetches:
             # Not now: this may be a call from within the stream that brings what was waited for.
             asyncio.get_running_loop().call_soon(self._stop_unwanted)
-        self._track.settle()
 
     def _stop_unwanted(self) -> None:
         for fetch in tuple(self.fetches):
-            wanted = any(_overlap(fetch, other) for other in self.ranges)
-            if not wanted and fetch.known.done() and fetch.has_more:
+            is_at_its_end = fetch.known.done() and not fetch.has_more
+            if not self._is_wanted(fetch) and not is_at_its_end:
                 fetch.pause()
+
+    def _is_wanted(self, fetch: UpstreamFetch) -> bool:
+        if fetch.askers or any(fetch.covers(location) for location in self._starving.values()):
+            return True
+        return any(_overlap(fetch, sender) for sender in self.ranges)
 
     def reached(self, sender: RangeSender, location: Location) -> None:
         """The sender has come to another Group."""
@@ -201,12 +209,15 @@ class Holes:
                 fetch.fault(error, StreamErrorCode.CANCELLED)
 
     def fetch_grew(self, fetch: UpstreamFetch) -> None:
-        """Stops a fetch that is far ahead of everybody it is for."""
+        """Stops a fetch that is far ahead of everybody it is for, or for nobody."""
         position = fetch.position
+        if position is None or fetch.askers:
+            return
+        if not self._is_wanted(fetch):
+            fetch.pause()
+            return
         leads = [s.remaining[0] for s in self.ranges if _overlap(fetch, s)]
         leads += self._starving.values()
-        if position is None or not leads or not fetch.known.done():
-            return
         if (
             self._track.cached.octets(min(max(leads), position), position)
             > self._config.fetch_ahead
@@ -255,7 +266,7 @@ class Holes:
             return start, end
         fetch = next((f for f in self.fetches if f.covers(hole or start)), None)
         fetch = fetch or self.fetch(hole or start, end, asker)
-        await asyncio.shield(fetch.known)
+        await fetch.answered()
         known = fetch.end
         if known is None:
             known = cached.largest
@@ -280,7 +291,7 @@ class Holes:
             return end
         fetch = next((f for f in self.fetches if f.covers(hole)), None)
         fetch = fetch or self.fetch(hole, end, asker)
-        await asyncio.shield(fetch.known)
+        await fetch.answered()
         return fetch.end if fetch.end is not None and fetch.end.group == end.group else end
 
     def _is_empty(self, first: Location, last: Location) -> bool:

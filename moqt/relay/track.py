@@ -273,7 +273,8 @@ class RelayTrack:
         self.settle()
 
     def settle(self) -> None:
-        """Ends what nobody wants any more."""
+        """Ends what nobody wants any more. What fetches bring belongs to a track until they have ended."""
+        self.holes.settle()
         if self.subscribers or self.waiting or self.holes.ranges:
             return
         if self._opening is not None:
@@ -287,7 +288,8 @@ class RelayTrack:
             self._live_start = None
             self.delivered.clear()
             self._seen.clear()
-            self._hub.forget(self)
+            if not self.holes.fetches:
+                self._hub.forget(self)
 
     def hold_back(self, driver: Driver, cached: CachedObject) -> None:
         """Nobody has sent it yet: its source may have to wait."""

@@ -163,6 +163,8 @@ class UpstreamFetch:
         """End Location of the FETCH_OK."""
         self.known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once there is a FETCH_OK, or there will be none."""
+        self.askers = 0
+        """Who waits for that."""
         self.error: MoqtError | None = None
         self.paused = False
         """It was ended from this side: what is missing can be asked for again."""
@@ -187,6 +189,14 @@ class UpstreamFetch:
         if self.paused or position is None or location < position:
             return False
         return self.last is None or location <= self.last
+
+    async def answered(self) -> None:
+        """Waits for what FETCH_OK says."""
+        self.askers += 1
+        try:
+            await asyncio.shield(self.known)
+        finally:
+            self.askers -= 1
 
     # Called by the session and the sink
 
@@ -307,8 +317,8 @@ class UpstreamFetch:
             await self._wait(fetch, source.driver)
         finally:
             self._fetch = None
-            if not fetch.finished.done():
-                fetch.cancel()
+            if self.paused or not fetch.finished.done():
+                fetch.cancel()  # again where it had to wait for credit, and was opened after all
         error = fetch.finished.result() if self.error is None else self.error
         if error is not None:
             raise error

@@ -15,6 +15,7 @@ from moqt.quic.memory import MemoryBackend
 from moqt.relay import Relay
 from moqt.wire.data import SubgroupEncoder, SubgroupHeader
 from moqt.wire.messages import (
+    Fetch,
     MessageReader,
     PublishDone,
     PublishNamespace,
@@ -35,6 +36,8 @@ class RawOrigin(RawPeer):
         super().__init__(connection)
         self.subscribed: int | None = None
         """The stream of the relay's SUBSCRIBE."""
+        self.fetched: int | None = None
+        """The stream of its FETCH."""
 
     def stream_data(self, stream_id: int, data: bytes, fin: bool) -> None:
         super().stream_data(stream_id, data, fin)
@@ -42,8 +45,11 @@ class RawOrigin(RawPeer):
             reader = MessageReader()
             reader.feed(self.data[stream_id])
             framed = reader.next()
-            if framed is not None and isinstance(decode_message(*framed), Subscribe):
+            message = None if framed is None else decode_message(*framed)
+            if isinstance(message, Subscribe):
                 self.subscribed = stream_id
+            elif isinstance(message, Fetch):
+                self.fetched = stream_id
 
     def accept(self, parameters: Parameters | None = None, alias: int = 5, properties=()) -> None:  # type: ignore[no-untyped-def]
         assert self.subscribed is not None
