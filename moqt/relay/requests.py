@@ -251,7 +251,9 @@ class Answers:
             raise RequestRejected(RequestErrorCode.UNINTERESTED, "a reserved namespace")
         track = self._office.track(message.track)
         with track.hold():
-            peer.published[request] = track, track.adopt(peer.source, request)
+            upstream = track.adopt(peer.source, request)
+            peer.published[request] = track, upstream
+            upstream.finished.add_done_callback(lambda _: peer.published.pop(request, None))
             peer.driver.send(request, RequestOk(Parameters()))
             self._office.sources.resolve(lambda name: name == track.name)
             for other in tuple(self._office.peers.values()):

@@ -73,6 +73,11 @@ class Upstream:
         return self._subscription.largest
 
     @property
+    def finished(self) -> asyncio.Future[MoqtError | None]:
+        """Done once nothing more comes of it, whoever ended it."""
+        return self._subscription.finished
+
+    @property
     def is_published(self) -> bool:
         """Whether it goes on because of a PUBLISH that runs."""
         return self.offered is not None and self.offered.phase is not Phase.ENDED
