@@ -74,7 +74,7 @@ class RelayTrack:
         self.ended = False
         """The last source said that the track has ended."""
         self._failed: set[Driver] = set()
-        """Sources that broke off; they are not asked for Objects to come again."""
+        """Sources that broke off; who was subscribed then is not carried on with them."""
         self._revoked: set[Driver] = set()
         """Sources that are granted no longer what the track was had by; nothing is taken from them."""
         self._live_start: Location | None = None
@@ -115,7 +115,11 @@ class RelayTrack:
         Raises RequestRejected, or what the last source failed with.
         """
         while not self.live and not self.ended:
-            error = await asyncio.shield(self._opening or self._open(asker))
+            opening = self._opening
+            if opening is None:
+                self._failed.clear()
+                opening = self._open(asker)
+            error = await asyncio.shield(opening)
             if error is not None:
                 raise error
 
@@ -246,12 +250,14 @@ class RelayTrack:
             if self.ended:
                 self._finish(PublishDoneCode.TRACK_ENDED, "")
             elif self.subscribers:
-                self._hub.spawn(self._take_over(error))
+                self._hub.spawn(self._take_over(error, self._opening or self._open(None)))
         self.settle()
 
-    async def _take_over(self, error: MoqtError | None) -> None:
+    async def _take_over(
+        self, error: MoqtError | None, opening: asyncio.Task[MoqtError | None]
+    ) -> None:
         with self.hold():
-            failed = await asyncio.shield(self._opening or self._open(None))
+            failed = await asyncio.shield(opening)
             if failed is not None:
                 self._finish(*_done(error))
 
