@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from moqt.config import RelayConfig
 from moqt.connection import Driver
@@ -73,9 +74,9 @@ class RelayTrack:
         self._opening: asyncio.Task[MoqtError | None] | None = None
         self.ended = False
         """The last source said that the track has ended."""
-        self._failed: set[Driver] = set()
+        self._failed: WeakSet[Driver] = WeakSet()
         """Sources that broke off; who was subscribed then is not carried on with them."""
-        self._revoked: set[Driver] = set()
+        self._revoked: WeakSet[Driver] = WeakSet()
         """Sources that are granted no longer what the track was had by; nothing is taken from them."""
         self._live_start: Location | None = None
         self._lanes: Counter[int] = Counter()
