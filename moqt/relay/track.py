@@ -21,7 +21,7 @@ from moqt.errors import (
     StreamErrorCode,
     TrackAborted,
 )
-from moqt.model import FullTrackName, Location
+from moqt.model import MAX_VI64, FullTrackName, Location
 from moqt.protocol.requests import RequestState
 from moqt.relay.cache import Cache
 from moqt.relay.cached import CachedObject
@@ -80,7 +80,7 @@ class RelayTrack:
         """Sources that are granted no longer what the track was had by; nothing is taken from them."""
         self._live_start: Location | None = None
         self._lanes: Counter[int] = Counter()
-        self._seen: set[int] = set()
+        self._seen = LocationSet()
         """Groups of which live streams came."""
         self.spawn = hub.spawn
         self.holes = Holes(self, hub.config)
@@ -304,8 +304,9 @@ class RelayTrack:
 
     def lane_opened(self, lane: Lane) -> None:
         """A live stream came."""
-        self._lanes[lane.header.group] += 1
-        self._seen.add(lane.header.group)
+        group = lane.header.group
+        self._lanes[group] += 1
+        self._seen.add(Location(group, 0), Location(group, MAX_VI64))
 
     def lane_closed(self, lane: Lane) -> None:
         """A live stream ended."""
@@ -318,7 +319,7 @@ class RelayTrack:
         """Whether the live subscription may still bring it."""
         if not self.live or (self._live_start is not None and location <= self._live_start):
             return False
-        return location.group in self._lanes or location.group not in self._seen
+        return location.group in self._lanes or location not in self._seen
 
     def is_open(self, group: int) -> bool:
         """Whether a live stream of a Group is open."""

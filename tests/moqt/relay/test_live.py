@@ -167,6 +167,23 @@ async def test_fields_and_properties_pass_unchanged() -> None:
             subscription.cancel()
 
 
+async def test_the_groups_that_came_take_no_room_one_by_one() -> None:
+    """What a track's history leaves with a relay is ranges of it."""
+    async with net() as world:
+        relay = await world.relay()
+        track = Track(NAME)
+        await world.origin(relay, track)
+        noted, subscription = await join_noted(await world.session(relay))
+        publish(track, range(100), 1)
+        await until(lambda: len(noted.live) == 100)
+        found = relay.tracks[NAME]
+        await until(lambda: not any(found.is_open(group) for group in range(100)))
+        assert not any(found.may_come(Location(group, 7)) for group in range(100))
+        assert found.may_come(Location(100, 0))
+        assert len(found._seen) == 1
+        subscription.cancel()
+
+
 async def test_ends_of_groups_and_of_the_track_pass() -> None:
     async with net() as world:
         relay = await world.relay()
