@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,8 @@ class Source:
     """Whether this relay dialled it, so that it may be asked for anything."""
     tokens: tuple[AuthorizationToken, ...] = ()
     """What it is asked with."""
+    place: int = 0
+    """The rank of an upstream relay among all that were named."""
     single_groups: bool = False
     """It was found to serve fetches of single Groups only."""
     announced: set[TrackNamespace] = field(default_factory=set)
@@ -110,8 +113,9 @@ class Sources:
                 self.remove(namespace, source)
 
     def add_link(self, source: Source, place: int) -> None:
-        """An upstream relay has a session; `place` is its rank among `links`."""
-        self.links.insert(min(place, len(self.links)), source)
+        """An upstream relay has a session; `place` is its rank among all, with a session or without."""
+        source.place = place
+        insort(self.links, source, key=lambda link: link.place)
         self.resolve(lambda name: True)
 
     @property
