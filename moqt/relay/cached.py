@@ -39,6 +39,7 @@ class CachedObject:
         "group",
         "header",
         "leader",
+        "offered",
         "on_taken",
         "on_whole",
         "pins",
@@ -61,6 +62,8 @@ class CachedObject:
         """The one of them that brought its last octets."""
         self.pins = 0
         """Streams that have it to send."""
+        self.offered = 0
+        """Live ones among those that had it from the start."""
         self.watchers: list[Callable[[], None]] = []
         """Called once, when there are more octets, or none will come."""
         self.on_taken: Callable[[], None] | None = None

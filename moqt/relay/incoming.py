@@ -212,8 +212,9 @@ class LiveSink(_Sink):
             track.delivered.add(location, location)
             if isinstance(item, CachedObject):
                 track.cached.note_largest(location)
-            for subscriber in tuple(track.subscribers):
-                subscriber.offer(self.lane, item, first=first)
+            takers = sum(s.offer(self.lane, item, first=first) for s in tuple(track.subscribers))
+            if isinstance(item, CachedObject):
+                item.offered = takers
         if item is not None:
             self.lane.previous = location.object
         track.progress()
@@ -227,7 +228,7 @@ class LiveSink(_Sink):
         whole, self._whole = self._whole, None
         if whole is None or whole.on_taken is not None:
             return
-        if whole.pins and len(self.lane.readers) == whole.pins:
+        if whole.pins and whole.offered == whole.pins:
             self._track.hold_back(self._driver, whole)
 
     def closed(self, error: StreamReset | None) -> None:

@@ -133,14 +133,15 @@ class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
 
     # Live Objects
 
-    def offer(self, lane: Lane, item: CachedObject | ObjectHeader, *, first: bool) -> None:
-        """Adds it to the stream that it is next on; one is opened if need be."""
+    def offer(self, lane: Lane, item: CachedObject | ObjectHeader, *, first: bool) -> bool:
+        """Adds it to the stream that it is next on; one is opened if need be. Whether it is wanted here."""
         if self._done is not None:
-            return
+            return False
         header = item.header if isinstance(item, CachedObject) else item
         object_id = header.location.object
         sender = self._sender(lane, header)
-        if self._wanted(header):
+        wanted = self._wanted(header)
+        if wanted:
             sender = sender or self._open_live(lane, header, first=first)
             if sender is not None:
                 sender.add(item)
@@ -148,6 +149,7 @@ class ServedSubscription(AnySubscription[tuple[int, int | None], LiveSender]):
                     self.driver.wake(sender)
         if sender is not None:
             sender.last = object_id
+        return wanted and sender is not None
 
     def overtaken(self, lane: Lane, cached: CachedObject) -> None:
         """The stream that ends with it goes on as that lane does."""

@@ -10,7 +10,9 @@ import pytest
 
 from moqt import Config, Location, RelayConfig, Session, SessionConfig, Track, TransportConfig
 from moqt.errors import PublishDoneCode, TrackAborted
+from moqt.wire.filters import RangeFilter
 from moqt.wire.messages import Fetch
+from moqt.wire.parameters import Parameters
 from tests.support.ends import ALL, NAME, NEXT, content, grid, publish, quiet, until
 from tests.support.relays import Noted, ended, join_noted, net
 
@@ -194,7 +196,8 @@ async def test_what_is_more_urgent_goes_first_downstream() -> None:
         assert last == sorted(last, reverse=True)
 
 
-async def test_a_fast_source_waits_for_its_fastest_subscriber() -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside one that wants little"])
+async def test_a_fast_source_waits_for_its_fastest_subscriber(beside: bool) -> None:
     """A source gets no credit for what nobody has taken: a healthy subscriber is not cut off behind it."""
     limits = RelayConfig(max_pending=2048 * KIB, hold_time=60.0)
     window = Config(transport=TransportConfig(max_data=256 * KIB, max_stream_data=256 * KIB))
@@ -202,6 +205,10 @@ async def test_a_fast_source_waits_for_its_fastest_subscriber() -> None:
         relay = await world.relay(limits=limits, config=window)
         track = Track(NAME)
         await world.origin(relay, track)
+        if beside:
+            few = Parameters(object_id_filters=(RangeFilter(0, ((0, 0),)),))
+            _, other = await join_noted(await world.session(relay))
+            await other.update(few)
         session = await world.session(relay, config=window)
         noted, subscription = await join_noted(session)
         network = world.networks[session]
