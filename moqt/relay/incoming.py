@@ -50,8 +50,8 @@ class LaneSubscriber(Protocol):
 
     driver: Driver
 
-    def offer(self, lane: Lane, item: CachedObject | ObjectHeader, *, first: bool) -> None:
-        """An Object began, or an End of Group or End of Track came; `first` on its lane."""
+    def offer(self, lane: Lane, item: CachedObject | ObjectHeader, *, first: bool) -> bool:
+        """An Object began, or an End of Group or End of Track came; `first` on its lane. Whether it is wanted."""
 
     def overtaken(self, lane: Lane, cached: CachedObject) -> None:
         """Of an Object that was offered to it, this lane now brings the most."""
