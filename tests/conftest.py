@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kvcs.certs import make
 from moqt.quic.base import Backend
 from tests.support import backends
+
+# No clock to fail by on a busy machine.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 collect_ignore = ["interop", "soak"]  # `make interop` and `make soak` name them
 

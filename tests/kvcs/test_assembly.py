@@ -293,7 +293,7 @@ class Model:
         return {p: v for p, v in self.first.items() if p not in self.ambiguous}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     ops=st.lists(OPS, max_size=60),
     truth=st.sampled_from([GOOD, OTHER]),
@@ -344,7 +344,7 @@ class ListedOnly(Model):
         return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     ops=st.lists(OPS, max_size=60),
     truth=st.sampled_from([GOOD, OTHER]),

@@ -7,7 +7,7 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcs.access.cwt import open_token, seal, take_apart
@@ -16,7 +16,6 @@ from moqt.auth import claims_of
 from moqt.errors import TokenFault, UntrustedToken
 from tests.support.tokens import KEYS, KVCS, SCOPE, SHARED, make
 
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For a machine that has other things to do."""
 
 VECTORS = {vector["name"]: vector for vector in KVCS["tokens"]}
@@ -141,7 +140,6 @@ def test_claims_are_read_strictly(payload: bytes) -> None:
         open_token(cbor2.dumps(cbor2.CBORTag(17, parts)), RING)
 
 
-@PATIENT
 @given(st.binary(max_size=200))
 def test_any_octets_are_refused(data: bytes) -> None:
     with pytest.raises(TokenFault):

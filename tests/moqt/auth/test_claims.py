@@ -9,14 +9,13 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moqt.auth import Claims, claim_map, claims_of
 from moqt.auth.claims import MAX_TIME, RESTRICTIVE
 from moqt.errors import TokenFault
 
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For a machine that has other things to do."""
 
 C4M = json.loads((Path(__file__).parents[2] / "vectors" / "c4m-vectors.json").read_text("utf-8"))
@@ -144,7 +143,6 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@PATIENT
 @given(
     st.dictionaries(
         st.sampled_from([*range(1, 9), 310, 327, 328]) | st.text(max_size=3), VALUES, max_size=4

@@ -8,13 +8,12 @@ from typing import Any
 
 import cbor2
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from moqt.auth import ACTION_NUMBERS, Action, Match, MatchKind, Scope, permits, scopes_of
 from moqt.errors import TokenFault
 
-PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For a machine that has other things to do."""
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -205,7 +204,6 @@ def written(given_scope: Scope) -> list[Any]:
     return out
 
 
-@PATIENT
 @given(SCOPES)
 def test_what_is_written_is_what_is_read(given_scope: Scope) -> None:
     if given_scope.track is not None and not given_scope.namespace:
@@ -213,7 +211,6 @@ def test_what_is_written_is_what_is_read(given_scope: Scope) -> None:
     assert scopes_of(cbor2.loads(cbor2.dumps([written(given_scope)]))) == (given_scope,)
 
 
-@PATIENT
 @given(st.lists(SCOPES, max_size=3), st.sampled_from(Action), NAMES, st.none() | FIELDS, FIELDS)
 def test_a_grant_holds_for_what_is_longer_where_it_may_go_below(
     scopes: list[Scope],
@@ -231,7 +228,6 @@ def test_a_grant_holds_for_what_is_longer_where_it_may_go_below(
         assert permits([*scopes, Scope(frozenset({0}))], action, namespace, track)
 
 
-@PATIENT
 @given(st.recursive(st.none() | st.integers() | FIELDS, lambda inner: st.lists(inner, max_size=4)))
 def test_any_claim_is_read_or_refused(claim: object) -> None:
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -151,6 +151,4 @@ class Showing(RuleBasedStateMachine):
 
 
 TestShowing = Showing.TestCase
-TestShowing.settings = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
-)
+TestShowing.settings = settings(max_examples=60)

@@ -536,7 +536,7 @@ streams = st.tuples(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(streams, max_size=8), st.integers(1, 8), st.lists(st.integers(0, 30_000)))
 def test_every_octet_arrives_in_order_and_the_urgent_ones_first(
     plan: list[tuple[int, Priority, list[int]]], credit: int, drains: list[int]

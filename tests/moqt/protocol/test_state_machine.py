@@ -378,4 +378,4 @@ class TwoCores(RuleBasedStateMachine):
 
 
 TestTwoCores = TwoCores.TestCase
-TestTwoCores.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTwoCores.settings = settings(max_examples=60, stateful_step_count=40)

@@ -1,10 +1,8 @@
-"""Hypothesis for the wire: the same examples in every run, and no clock to fail by on a busy machine."""
+"""Hypothesis for the wire: the same examples in every run."""
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-settings.register_profile(
-    "wire", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("wire", settings.get_profile("tests"), derandomize=True)
 settings.load_profile("wire")
