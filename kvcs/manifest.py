@@ -21,6 +21,9 @@ MAX_VALUES = 1 << 21
 """Values in its JSON: a million digests fill MAX_OCTETS, empty lists would be 20 million."""
 MAX_SEGMENTS = 4096
 """A segment is one pass of a chunked prefill."""
+ADVISED_OCTETS = 1 << 20
+_LISTED = 67
+"""Octets of a digest in the list: 64 digits, quotes, a comma."""
 MAX_BLOCKS = 1 << 20
 """Blocks of all segments."""
 _MAX_TRACKS = 256
@@ -324,3 +327,16 @@ def digest_of(manifest: Manifest, track: str, layer: int, block: int) -> bytes |
     if not 0 <= layer < len(groups) or not 0 <= block < len(groups[layer]):
         return None
     return groups[layer][block]
+
+
+def manifest_advice(objects: int, block_tokens: int) -> str | None:
+    """A warning where the digests of so many Objects make a manifest that is large for what everybody reads first, and
+    every version of it anew."""
+    octets = objects * _LISTED
+    if octets <= ADVISED_OCTETS:
+        return None
+    better = block_tokens * -(-octets // ADVISED_OCTETS)
+    return (
+        f"a manifest of about {octets / (1 << 20):.1f} MiB: at most 1 MiB is advised, for consumers read it before any "
+        f"Object; use blocks of {better} tokens, not {block_tokens}"
+    )

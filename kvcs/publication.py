@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from kvcs.codecs import codec_value
 from kvcs.errors import PublicationStopped, UsageError
 from kvcs.kvsp.identity import Identity, block_keys_digest
-from kvcs.manifest import Manifest, SegmentEntry
+from kvcs.manifest import Manifest, SegmentEntry, manifest_advice
 from kvcs.naming import MANIFEST, MANIFEST_COSE, DataTrack, PublicationName, new_publication_id
 from kvcs.payload import Component
 from kvcs.sealing import SealedTrack
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kvcs.formats.base import Source
     from kvcs.key_ring import KeyRing
     from kvcs.signing import Signer
+
+_log = logging.getLogger(__name__)
 
 SMALL_MANIFEST = 64 << 10
 """Octets up to which every completed layer makes a new version (M4); beyond, every eighth does."""
@@ -120,6 +123,7 @@ class Publication:
         self._version = 0
         self._unannounced = 0
         self._large = False
+        self._advised = False
         self._reading: tuple[Source, int] | None = None
         self.append(first_blocks)
         origin.add_namespace(self.name.namespace)
@@ -166,7 +170,16 @@ class Publication:
         )
         self.segments.append(segment)
         self._publish_manifest()
+        self._advise()
         return segment
+
+    def _advise(self) -> None:
+        """Once, as soon as the manifest is going to be large."""
+        objects = self.descriptor.layers * len(self._components) * self.blocks
+        advice = manifest_advice(objects, self.descriptor.block_tokens)
+        if advice is not None and not self._advised:
+            self._advised = True
+            _log.warning("%s", advice)
 
     def _open_track(self, name: bytes, priority: int = 128) -> Track:
         full, ring = FullTrackName(self.name.namespace, name), self._key_ring

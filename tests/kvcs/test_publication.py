@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from kvcs import publication as module
 from kvcs.errors import PublicationStopped, UsageError
 from kvcs.kvsp.identity import Identity
-from kvcs.manifest import Manifest, check_successor, digest_of
+from kvcs.manifest import Manifest, check_successor, digest_of, manifest_advice
 from kvcs.naming import MANIFEST, parse_track_name
 from kvcs.payload import PayloadHeader
 from kvcs.publication import Publication
@@ -97,6 +99,31 @@ def test_a_large_manifest_is_renewed_every_eight_layers(
     assert found == sorted({0, layers} | set(range(0, layers, 8)))
     publication.append(1)
     assert len(versions(publication)[-1].segments) == 2
+
+
+def test_a_manifest_over_a_mebibyte_draws_one_warning_that_names_a_better_block_size(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """X1: what it reckons with is what the manifest comes to."""
+    of = small(layers=40)
+    blocks = 250
+    tokens = list(range(blocks * of.block_tokens))
+    identity = Identity.derive(SCOPE_KEY, of, tokens)
+    publication = Publisher().publish(identity, 100)
+    assert not caplog.records
+    publication.append(blocks - 100)
+    (record,) = caplog.records
+    better = re.fullmatch(
+        r"a manifest of about (1\.\d) MiB: .*; use blocks of (\d+) tokens, not 4",
+        record.getMessage(),
+    )
+    assert better is not None
+    digest = bytes(32)
+    listed = dict.fromkeys(("k.raw.s0", "v.raw.s0"), ((digest,) * blocks,) * of.layers)
+    (entry,) = versions(Publisher().publish(identity))[0].segments
+    whole = replace(versions(publication)[0], segments=(replace(entry, object_digests=listed),))
+    assert float(better[1]) == pytest.approx(len(whole.encode()) / (1 << 20), abs=0.1)
+    assert manifest_advice(of.layers * 2 * blocks * of.block_tokens // int(better[2]), 4) is None
 
 
 def test_versions_keep_only_what_they_list() -> None:
