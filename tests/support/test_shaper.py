@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from moqt.quic.udp import prepare
 from tests.support.quic import LOOPBACKS
 from tests.support.shaper import MAX_CLIENTS, Shaper, shaped
 
@@ -52,8 +53,11 @@ class Endpoint(asyncio.DatagramProtocol):
 
 @asynccontextmanager
 async def endpoint(*, host: str = "127.0.0.1", echo: bool = False) -> AsyncIterator[Endpoint]:
+    """Its buffers hold all that a test sends, should the machine stop for a moment."""
     loop = asyncio.get_running_loop()
-    _, made = await loop.create_datagram_endpoint(lambda: Endpoint(echo=echo), local_addr=(host, 0))
+    sock = prepare(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    sock.bind((host, 0))
+    _, made = await loop.create_datagram_endpoint(lambda: Endpoint(echo=echo), sock=sock)
     try:
         yield made
     finally:
