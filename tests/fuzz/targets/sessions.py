@@ -121,7 +121,8 @@ class _Peer:
         core = end.core
         assert core.data.held >= 0
         assert core.data.held <= CONFIG.max_buffered_unknown + 4096 or core.closed
-        assert len(core.requests.open) <= CONFIG.max_requests + 256
+        theirs = [request for request in core.requests.open.values() if not request.is_local]
+        assert len(theirs) <= CONFIG.max_requests
         if end.closed is not None:
             assert int(end.closed.code) in _CODES
         for action in end.actions:
