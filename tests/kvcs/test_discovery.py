@@ -15,7 +15,6 @@ from kvcs.directory import Directory
 from kvcs.discovery import Discovery
 from kvcs.errors import Incomplete, ManifestError, PublicationNotFound, Unauthorised
 from kvcs.kvsp.identity import Identity
-from kvcs.manifest import Manifest
 from kvcs.manifest_watch import ManifestWatch
 from kvcs.naming import MANIFEST, content_prefix
 from kvcs.prefill import Prefill
@@ -26,7 +25,7 @@ from moqt.errors import RequestErrorCode, RequestRejected
 from moqt.protocol.requests import RequestState
 from moqt.wire.messages import Namespace, RequestError, RequestOk, Subscribe, SubscribeNamespace
 from moqt.wire.parameters import Parameters
-from tests.support.caches import SCOPE_KEY
+from tests.support.caches import SCOPE_KEY, fail_to_parse
 from tests.support.script import Play, ScriptedOrigin
 from tests.support.world import PATIENCE, Cache, Target, World, small, until, world
 
@@ -389,15 +388,7 @@ async def test_what_nobody_foresaw_in_one_leaves_the_others(
 ) -> None:
     """C9: a search neither waits for such a publication for ever nor ends with it."""
     cache = Cache(OF, 16)
-    failures = [ZeroDivisionError()]
-    parse = Manifest.parse
-
-    def fail_once(octets: bytes, **limits: int) -> Manifest:
-        if failures:
-            raise failures.pop()
-        return parse(octets, **limits)
-
-    monkeypatch.setattr(Manifest, "parse", fail_once)
+    failures = fail_to_parse(monkeypatch, ZeroDivisionError())
     async with searching() as s:
         cache.publish(s.publisher)
         with pytest.raises(ManifestError, match="ZeroDivisionError"):

@@ -6,8 +6,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from kvcs.formats.safetensors import write_kv_file
 from kvcs.kvsp.descriptor import Descriptor
+from kvcs.manifest import Manifest
 from kvcs.payload import Component
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,3 +80,17 @@ def raw_safetensors(path: Path, header: object, data: bytes) -> Path:
 def names(directory: Path) -> list[str]:
     """What lies in a directory, temporary files included."""
     return sorted(path.name for path in directory.iterdir())
+
+
+def fail_to_parse(monkeypatch: pytest.MonkeyPatch, *faults: Exception) -> list[Exception]:
+    """The next manifests that are read raise these; all after them are read as they are. Returns what is still to be
+    raised, which may grow."""
+    failures, parse = list(faults), Manifest.parse
+
+    def failing(octets: bytes, **limits: int) -> Manifest:
+        if failures:
+            raise failures.pop()
+        return parse(octets, **limits)
+
+    monkeypatch.setattr(Manifest, "parse", failing)
+    return failures

@@ -16,9 +16,8 @@ from kvcs.cli.subscribe import parse_layers
 from kvcs.cli.verify import compare
 from kvcs.errors import UsageError
 from kvcs.formats.safetensors import KvFile
-from kvcs.manifest import Manifest
 from kvcs.payload import Component
-from tests.support.caches import names
+from tests.support.caches import fail_to_parse, names
 from tests.support.cli import Files, Out, kvcs, program
 from tests.support.peers import alter, overwritten, serving
 
@@ -157,19 +156,19 @@ async def test_the_next_url_gives_what_the_first_could_not(
     assert files.nothing_written()
 
 
+async def test_no_retrieval_over_http_yet(files: Files, capsys: Out) -> None:
+    """C10 is for later: such a URL is refused before anything is asked, also behind one that can be used."""
+    for urls in (["https://127.0.0.1"], ["moqt://127.0.0.1:1", "https://127.0.0.1"]):
+        ended = await kvcs(capsys, *files.subscribe(*urls))
+        assert "moqt://" in ended.complaint(2)
+        assert files.nothing_written()
+
+
 async def test_a_manifest_at_which_reading_fails_is_no_reason_to_stop(
     files: Files, certificates: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C9: in a way that nobody foresaw; the next URL is tried, and both are told of."""
-    failures = [ZeroDivisionError("odd")]
-    parse = Manifest.parse
-
-    def fail_once(octets: bytes, **limits: int) -> Manifest:
-        if failures:
-            raise failures.pop()
-        return parse(octets, **limits)
-
-    monkeypatch.setattr(Manifest, "parse", fail_once)
+    fail_to_parse(monkeypatch, ZeroDivisionError("odd"))
     async with (
         serving(certificates, files.identity) as (first, _, _),
         serving(certificates, files.identity) as (second, _, _),
